@@ -98,6 +98,16 @@ def test_a_folder_that_may_not_be_written_is_named_and_the_last_checkpoint_is_wh
         np.testing.assert_array_equal(kernel, ARRAYS["params"]["dense"]["kernel"])
 
 
+def test_a_checkpoint_for_which_there_is_no_room_is_not_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = shutil.disk_usage(tmp_path)
+    with store.CheckpointStore(str(tmp_path), keep=1) as checkpoints:
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=20))
+        with pytest.raises(UserError, match=f"Disk of {tmp_path}: got .* MB of free space, expected at least"):
+            checkpoints.save(1, ARRAYS, {})
+        assert checkpoints.steps() == []
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("name", ["run [2]", "run*", "run?", "a\\b"])
 def test_a_folder_that_orbax_would_take_for_others_is_refused_before_anything_is_written(
     name: str, tmp_path: Path

@@ -79,6 +79,15 @@ def test_convert_refuses_what_does_not_fit(name: str, given: Any, message: str) 
     assert str(error.value).startswith(f"{name}: got ")
 
 
+def test_the_ends_of_a_range_belong_to_it_and_nothing_beyond_does() -> None:
+    for name, found in OPTIONS.items():
+        for end, beyond in ((found.at_least, -1), (found.at_most, 1)):
+            if end is not None:
+                assert found.convert(end) == end, name
+                with pytest.raises(UserError, match=f"^{name}: got "):
+                    found.convert(end + beyond)
+
+
 def test_every_default_is_a_value_of_its_option() -> None:
     for name, found in OPTIONS.items():
         assert found.convert(found.default) == found.default, name

@@ -61,3 +61,9 @@ def test_a_batch_that_does_not_divide_is_refused_with_one_that_does(batch_size: 
         UserError, match=rf"train_batch_size: got {batch_size}, .* multiple of the 8 devices\. {choice}"
     ):
         distributed.check_batch_divides(Config().replace(train_batch_size=batch_size), 8)
+
+
+def test_each_part_of_a_batch_must_divide() -> None:
+    expected = r"train_batch_size: got 24, .* the 8 devices times gradient_accumulation_steps=2\. Use 16 or 32\."
+    with pytest.raises(UserError, match=expected):
+        distributed.check_batch_divides(Config().replace(train_batch_size=24, gradient_accumulation_steps=2), 8)

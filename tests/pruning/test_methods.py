@@ -31,6 +31,7 @@ RESNET34 = {f"conv_{number}": (3, 3, 8, 10) for number in range(1, 34)} | {"dens
 METHODS = [
     "prune_all_to_global_51.2", "prune_global_20", "prune_global_20_fc", "prune_to_global_30", "zprune_global_20",
     "zprune_all_to_global_50", "prune_layerwise_40", "prune_uniform_40", "prune_random_40",
+    "prune_layerwise_90", "prune_uniform_90", "prune_random_90",  # of more than is left
 ]  # fmt: skip
 
 
@@ -182,6 +183,16 @@ def test_whole_filters_of_the_smallest_norm(rounds: str, num_gone: int) -> None:
     assert all(masks[f"conv_{number}"].all() for number in (1, 2, 3, 5, 25))
 
 
+def test_filters_that_are_gone_already_are_not_removed_once_more() -> None:
+    """A share of 0.3 takes 3 of 10 filters, and 2 or 3 of the 7 that are left."""
+    weights = example(RESNET34)
+    masks = all_kept(weights)
+    for num_gone in ((3,), (5, 6)):
+        masks = find_method("prune_resnet34_A")(weights, masks)
+        for number in (4, 6, 10, 12, 18, 20, 22, 24):
+            assert (~masks[f"conv_{number}"].any((0, 1, 2))).sum() in num_gone
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [
@@ -234,7 +245,7 @@ def test_methods_that_differ_in_how_far_they_prune_are_one_family(name: str, fam
     assert family_of(name) == family
 
 
-@pytest.mark.parametrize("percent", [80, 51.2])
+@pytest.mark.parametrize("percent", [80, 51.2, 0.1])  # of 99.9 %, float32 would remove one too few
 def test_the_count_is_exact_in_a_layer_of_millions(percent: float) -> None:
     scores = np.random.default_rng(0).permutation(9_000_000).astype(np.float32).reshape(3000, 3000)
     masks = find_method(f"prune_all_to_global_{percent}")({"dense": scores}, all_kept({"dense": scores}))

@@ -164,6 +164,15 @@ def test_of_two_evaluations_of_a_step_the_last_counts(tmp_path: Path):
     assert len(read_events(str(tmp_path / "eval"))) == 4
 
 
+def test_an_earlier_checkpoint_evaluated_late_hides_no_later_one(tmp_path: Path):
+    with MetricsWriter(str(tmp_path)) as writer:
+        for step in (4, 2, 6):
+            writer.write("eval", {step: _eval_row(step)})
+    with MetricsWriter(str(tmp_path), resume_step=5):
+        pass
+    assert {scalar.step for scalar in read_events(str(tmp_path / "eval"))} == {2, 4}
+
+
 def test_where_no_evaluation_is_left_none_is_shown(tmp_path: Path):
     _run(tmp_path, range(10))
     with MetricsWriter(str(tmp_path), resume_step=2):

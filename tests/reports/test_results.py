@@ -43,6 +43,15 @@ def test_rows_are_by_run_and_step_and_the_last_value_counts(tmp_path: Path):
     assert results([first], "loss", split="train") == [Result(first, 0, 3.0)]
 
 
+def test_evaluations_of_other_images_are_left_out_unless_there_are_no_others(tmp_path: Path):
+    model_dir = str(tmp_path)
+    with MetricsWriter(model_dir) as writer:
+        writer.write("eval", {4: {"top_1_accuracy": 0.5, "loss": 0.5}}, of_other_images=True)
+    assert results([model_dir]) == [Result(model_dir, 4, 0.5)]
+    _run(tmp_path, {8: 0.25})
+    assert results([model_dir]) == [Result(model_dir, 8, 0.25)]
+
+
 @pytest.mark.parametrize("name", ["run", "eval"])
 def test_folder_eval_and_single_file_stand_for_the_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     model_dir = _run(tmp_path / name, {5: 0.125})

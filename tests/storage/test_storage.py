@@ -57,6 +57,17 @@ def test_nothing_shows_under_the_name_before_it_is_whole(tmp_path: Path) -> None
     assert path.read_bytes() == b"half"
 
 
+def test_a_file_is_on_the_disk_before_it_takes_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, synced = tmp_path / "file", []
+
+    def fsync(descriptor: int) -> None:
+        synced.append((os.fstat(descriptor).st_size, path.exists()))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    storage.write_text(str(path), "whole")
+    assert synced == [(5, False)]
+
+
 def test_a_pipe_is_written_to_and_not_replaced(tmp_path: Path) -> None:
     path = tmp_path / "pipe"
     os.mkfifo(path)

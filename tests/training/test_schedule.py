@@ -183,6 +183,8 @@ def test_options_choose_the_schedule_and_scale_its_peak_with_the_batch() -> None
     steps = np.arange(40)
     cosine = make_schedule(make_config(learning_rate_schedule="cosine", **options))
     np.testing.assert_array_equal(rates(cosine, steps), rates(cosine_decay(0.2, warmup=2, total=36), steps))
+    at_once = make_schedule(make_config(learning_rate_schedule="cosine", warmup_steps=0, **options))
+    np.testing.assert_array_equal(rates(at_once, steps), rates(cosine_decay(0.2, warmup=0, total=36), steps))
     flat = make_schedule(make_config(learning_rate_schedule="constant", **options))
     np.testing.assert_array_equal(rates(flat, steps), rates(constant(0.2), steps))
     warm = make_schedule(make_config(learning_rate_schedule="constant", warmup_steps="2epochs", **options))
@@ -191,6 +193,8 @@ def test_options_choose_the_schedule_and_scale_its_peak_with_the_batch() -> None
     np.testing.assert_array_equal(
         rates(step, steps), rates(step_decay(0.2, standard_boundaries(36), steps_per_epoch=1000 / 512), steps)
     )
+    forced = make_schedule(make_config(lottery_force_learning_rate=0.0, **options))
+    assert not rates(forced, steps).any()
     own = make_schedule(make_config(learning_rate_boundaries="2,5,6.5", **options))
     np.testing.assert_array_equal(
         rates(own, steps), rates(step_decay(0.2, [2, 5, 6.5], steps_per_epoch=1000 / 512), steps)

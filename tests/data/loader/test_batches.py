@@ -304,6 +304,16 @@ def test_evaluation_counts_every_example_once(
         np.testing.assert_array_equal(image, out)
 
 
+def test_rows_without_an_example_are_black_in_memory_that_was_used_before(records: Path) -> None:
+    data = config(records, input_pipeline="basic")
+    last: Batch = {}
+    for batch in eval_batches(open_source(data, "validation"), data, batch_size=8):
+        last = {name: array.copy() for name, array in batch.items()}
+    assert last["weight"].tolist() == [1] * 5 + [0] * 3
+    assert last["image"][:5].any((1, 2, 3)).all()
+    assert not last["image"][5:].any()
+
+
 @pytest.mark.parametrize("pipeline", ["optimized", "basic"])
 def test_evaluation_with_pil_preprocessing(records: Path, encoded: list[bytes], pipeline: str) -> None:
     data = config(records, eval_preprocessing="pil", crop_pct=0.95, input_pipeline=pipeline)
@@ -336,7 +346,7 @@ def test_photos_and_their_records_give_the_same_pixels(
 
 
 def test_rotated_photos_are_upright_in_folders_only(
-    tmp_path: Path, encoded: list[bytes], draw: Callable[..., Path]
+    tmp_path: Path, draw: Callable[..., Path], write_shards: Callable[..., None]
 ) -> None:
     exif = bytes.fromhex("45786966000049492a0008000000010012010300010000000600000000000000")  # orientation 6
     for name in ("a/1.jpg", "b/1.jpg"):
@@ -350,6 +360,13 @@ def test_rotated_photos_are_upright_in_folders_only(
     assert decode(stored, honour_exif=True).shape == (40, 20, 3)
     np.testing.assert_array_equal(batch["image"][0], upright)
     assert (upright != lying).any()
+    write_shards(tmp_path / "train", [stored])
+    data = config(tmp_path / "train", num_label_classes=2)
+    (batch,) = eval_batches(open_source(data, "validation"), data, batch_size=1)
+    np.testing.assert_array_equal(batch["image"][0], lying)
+    (batch,) = take(train_batches(open_source(data, "train"), data, batch_size=1, seed=5), 1)
+    train_image(stored, SIZE, random_at(0, seed=5), lying)
+    np.testing.assert_array_equal(batch["image"][0], lying)
 
 
 @pytest.mark.parametrize("data_dir", ["null", "synthetic"])
@@ -439,6 +456,16 @@ def test_training_puts_the_next_record_in_place_of_a_skipped_one(
     out = np.empty((SIZE, SIZE, 3), np.uint8)
     train_image(encoded[6], SIZE, random_at(position, seed=1), out)
     np.testing.assert_array_equal(found["image"][position], out)
+
+
+def test_the_first_record_takes_the_place_of_a_damaged_last_one(
+    tmp_path: Path, encoded: list[bytes], write_shards: Callable[..., None]
+) -> None:
+    write_shards(tmp_path, [*encoded[:-1], b"no image"])
+    data = config(tmp_path, skip_bad_records=True)
+    (found,) = take(train_batches(open_source(data, "train"), data, batch_size=37, seed=1), 1)
+    order = [record_at_position(position, num_records=37, seed=1) for position in range(37)]
+    assert found["label"].tolist() == [record % 36 for record in order]
 
 
 def test_nothing_but_damage_is_an_error(tmp_path: Path, write_shards: Callable[..., None]) -> None:

@@ -235,6 +235,15 @@ def test_a_header_is_found_again_far_behind_the_damage(tmp_path: Path) -> None:
     assert list(RecordFile(path, skip_bad=True)) == payloads[1:]
 
 
+def test_a_header_is_found_where_two_chunks_of_the_search_meet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tfrecord, "_SEARCHED_BYTES", 100)
+    for size in range(70, 100):
+        path = write(tmp_path / f"shard-{size}", [b"x" * size, b"second"])
+        with Path(path).open("r+b") as file:
+            file.write(b"\0")
+        assert list(RecordFile(path, skip_bad=True)) == [b"second"]
+
+
 def test_access_from_many_threads(tmp_path: Path) -> None:
     payloads = [bytes([i]) * (i * 37) for i in range(200)]
     file = RecordFile(write(tmp_path / "shard", payloads))

@@ -100,6 +100,19 @@ def test_the_wait_is_for_those_being_decoded(max_wait: float, batches: list[list
     assert check(work).batches == batches
 
 
+def test_the_wait_has_an_end_every_time() -> None:
+    async def work(_: Network, make: Callable[..., Batcher]) -> None:
+        may_end = threading.Event()
+        batcher = make(max_wait=0.01)
+        (late,) = batcher.submit([lambda: [may_end.wait(30), image(3)()][1]])
+        for value in (1, 2):
+            assert_right([value], [await asyncio.wait_for(batcher.submit([image(value)])[0], 10)])
+        may_end.set()
+        assert_right([3], [await late])
+
+    assert check(work).batches == [[1], [2], [3]]
+
+
 def test_a_full_batch_does_not_wait() -> None:
     async def work(network: Network, make: Callable[..., Batcher]) -> None:
         may_end = threading.Event()
@@ -128,6 +141,41 @@ def test_what_waits_while_the_network_runs_is_the_next_batch_without_those_who_l
 
     network = check(work)
     assert [sorted(batch) for batch in network.batches] == [[1], [4, 5, 6, 7]]
+
+
+def test_images_that_wait_leave_the_queue_with_their_client() -> None:
+    async def work(network: Network, make: Callable[..., Batcher]) -> None:
+        def no_image() -> np.ndarray:
+            raise Refusal(400, "no image")
+
+        network.may_run.clear()
+        with ThreadPoolExecutor(1) as decoders:  # in the order given
+            batcher = make(decoders=decoders)
+            first = batcher.submit([image(1)])
+            await asyncio.to_thread(network.is_running.wait, 30)
+            left, stays, refused = batcher.submit([image(2), image(3), no_image])
+            with pytest.raises(Refusal):
+                await refused  # the others are decoded by then
+            left.cancel()
+            await asyncio.sleep(0)
+            assert batcher.queue_length == 1
+            network.may_run.set()
+            assert_right([1, 3], await asyncio.gather(*first, stays))
+
+    assert check(work).batches == [[1], [3]]
+
+
+def test_who_leaves_while_the_network_runs_takes_no_answer_from_others() -> None:
+    async def work(network: Network, make: Callable[..., Batcher]) -> None:
+        network.may_run.clear()
+        with ThreadPoolExecutor(1) as decoders:  # in the order given
+            left, *stay = make(decoders=decoders, max_wait=LONG).submit([image(1), image(2), image(3)])
+            await asyncio.to_thread(network.is_running.wait, 30)
+        left.cancel()
+        network.may_run.set()
+        assert_right([2, 3], await asyncio.wait_for(asyncio.gather(*stay), 10))
+
+    assert check(work).batches == [[1, 2, 3]]
 
 
 def test_images_of_those_who_left_are_not_decoded() -> None:
