@@ -1,6 +1,7 @@
 """Devices: the mesh, dividing the batch, and prefetching to devices."""
 
 from pathlib import Path
+from unittest.mock import Mock
 
 import jax
 import numpy as np
@@ -38,6 +39,23 @@ def test_compiled_steps_are_kept_in_the_cache_unless_told_elsewhere(
 @pytest.mark.parametrize(("asked", "devices"), [(None, 8), (3, 3), (100, 8)])
 def test_the_mesh_holds_at_most_the_devices_asked_for(asked: int | None, devices: int) -> None:
     assert distributed.make_mesh(asked).devices.shape == (devices,)
+
+
+def test_every_process_has_the_same_number_of_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, *others = jax.devices()
+    found = [Mock(process_index=0, id=one.id), *(Mock(process_index=1, id=device.id) for device in others)]
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    monkeypatch.setattr(jax, "devices", lambda: found)
+    monkeypatch.setattr(distributed, "mesh_of", list)
+    expected = r"Devices: got 1 in process 0, {} in process 1, expected the same number .*\. Use num_cores=2\."
+    for asked, there in ((None, 7), (8, 7), (6, 3)):
+        with pytest.raises(UserError, match=expected.format(there)):
+            distributed.make_mesh(asked)
+    assert distributed.make_mesh(2) == found[:2]
+
+
+def test_devices_add_up() -> None:
+    assert distributed.add_up(distributed.make_mesh(3)) == 3
 
 
 def test_a_batch_is_cut_along_its_first_axis() -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
@@ -60,12 +61,23 @@ def make_mesh(num_cores: int | None = None) -> Mesh:
     Those of a process are neighbours, and each process has the same number. Raises UserError when that is impossible.
     """
     processes = jax.process_count()
-    devices = sorted(jax.devices(), key=lambda device: (device.process_index, device.id))
-    if num_cores is not None and num_cores < len(devices):
+    owned: list[list[Any]] = [[] for _ in range(processes)]
+    for device in sorted(jax.devices(), key=lambda device: device.id):
+        owned[device.process_index].append(device)
+    if num_cores is not None and num_cores < jax.device_count():
         check_num_cores(num_cores, processes)
-        each, there = num_cores // processes, len(devices) // processes
-        devices = [device for i, device in enumerate(devices) if i % there < each]
-    return mesh_of(devices)
+        owned = [own[: num_cores // processes] for own in owned]
+    if len({len(own) for own in owned}) > 1:
+        got = ", ".join(f"{len(own)} in process {index}" for index, own in enumerate(owned))
+        do = f"Use num_cores={processes * min(map(len, owned))}."
+        raise UserError("Devices", got, "the same number in each process", do)
+    return mesh_of([device for own in owned for device in own])
+
+
+def add_up(mesh: Mesh) -> int:
+    """The number of devices, which they find by adding up a one from each."""
+    ones = jax.make_array_from_callback(mesh.devices.shape, batch_sharding(mesh), lambda _: np.ones(1, np.int32))
+    return int(jax.jit(jnp.sum, out_shardings=replicated(mesh))(ones))
 
 
 def check_num_cores(num_cores: int, processes: int) -> None:

@@ -28,6 +28,7 @@ from resnet_tpu.errors import LostProcessError, UserError, describe, first_line
 from resnet_tpu.options.config import RunConfig
 from resnet_tpu.parallel import distributed
 from resnet_tpu.parallel.rendezvous import meet
+from resnet_tpu.system.program import as_user_error
 
 log = logging.getLogger(__name__)
 
@@ -91,6 +92,15 @@ class ProcessGroup:
         hurry.daemon = True
         hurry.start()
 
+    def follow_if_told(self) -> None:
+        """Ends this process as another one has ended, if that says within a moment why it did."""
+        until = time.monotonic() + _GRACE_SECS
+        with contextlib.suppress(Exception):  # the store may be what is lost
+            while time.monotonic() < until and not self.is_ending:
+                if failed := self._failed():
+                    self._follow(*failed[0], 0)
+                time.sleep(_POLL_SECS / 5)
+
     def stop_watching(self) -> None:
         """From now on all processes end alike: this one neither tells the others nor follows them."""
         self._ending.set()
@@ -113,8 +123,8 @@ class ProcessGroup:
         """Ends this process when another has failed, and takes part in agreeing where to stop."""
         try:
             while not self._ending.wait(_POLL_SECS):
-                if failed := self._client.key_value_dir_get(f"{_ROOT}/failed/"):
-                    self._follow(*failed[0])
+                if failed := self._failed():
+                    self._follow(*failed[0], _GRACE_SECS)
                 number = self._signal()
                 if number is not None and self._stop_at is None:
                     self._client.key_value_set(f"{_ROOT}/stop/{self.index}", str(number), allow_overwrite=True)
@@ -127,17 +137,22 @@ class ProcessGroup:
                 lost = error if isinstance(error, LostProcessError) else _lost("Process 0", first_line(error))
                 self._end(str(lost), lost.exit_code)
 
+    def _failed(self) -> list[tuple[str, str]]:
+        """What processes that failed have told, with its key in the store."""
+        return self._client.key_value_dir_get(f"{_ROOT}/failed/")
+
     def _agree_to_stop(self, number: int) -> None:
         # Held until all have answered: none begins a step meanwhile, so none is further than it said.
         with self._lock:
             steps = self._gather("stop_at", str(self._step), _STOP_SECS)
             self._stop_signal, self._stop_at = number, max(map(int, steps)) + 1
 
-    def _follow(self, key: str, told: str) -> None:
+    def _follow(self, key: str, told: str, grace_secs: float) -> None:
         other = key.rsplit("/", 1)[-1]
         message, code = json.loads(told)
-        self._client.key_value_set(f"{_ROOT}/followed/{self.index}", "", allow_overwrite=True)
-        if not self._ending.wait(_GRACE_SECS):
+        if not self._ending.wait(grace_secs):
+            # only now: the store ends with process 0, once all have heard, and JAX aborts those who are still there
+            self._client.key_value_set(f"{_ROOT}/followed/{self.index}", "", allow_overwrite=True)
             self._end(f"Process {other} of {self.count} stopped, and so does this one. {message}", code)
 
     def _end(self, message: str, code: int) -> NoReturn:
@@ -187,6 +202,7 @@ def connected(run: RunConfig) -> Iterator[None]:
         yield
         return
     try:
+        _open_channels(run)
         yield
     except BaseException as error:
         ended = _translated(error, group)
@@ -195,6 +211,18 @@ def connected(run: RunConfig) -> Iterator[None]:
         if ended is error:
             raise
         raise ended from error
+
+
+def _open_channels(run: RunConfig) -> None:
+    """Lets the devices of all processes meet once, while all processes are there.
+
+    Between CPUs, the first to come waits 30 s only, and one that has a step in its cache would come before another that
+    compiles it.
+    """
+    agree({"num_cores": run.num_cores}, "Start all with the same options.")
+    mesh = distributed.make_mesh(run.num_cores)
+    if mesh.devices.flat[0].platform == "cpu":
+        distributed.add_up(mesh)
 
 
 def agree(values: Mapping[str, Any], do: str) -> None:
@@ -267,7 +295,8 @@ def _status(error: Exception) -> str | None:
 
 def _translated(error: BaseException, group: ProcessGroup) -> BaseException:
     if not is_loss(error):
-        return error
+        return (isinstance(error, Exception) and as_user_error(error)) or error
+    group.follow_if_told()
     return _lost(f"One of {group.count} processes", f"an end in the middle of the work ({first_line(error)})")
 
 

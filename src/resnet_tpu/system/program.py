@@ -87,18 +87,22 @@ def _explain(error: BaseException) -> int | None:
     if isinstance(error, BrokenPipeError):  # the reader of our output has seen enough: `resnet-tpu results ... | head`
         _drop_output()
         return _EXIT_BROKEN_PIPE
-    # A bucket's client raises OSErrors too. All these errors come from far below the code that knows what was asked.
-    if isinstance(error, Exception) and (
-        named := buckets.named(error)
+    if isinstance(error, Exception) and (what := as_user_error(error)):
+        _say(what)
+        _drop_output()
+        return 2
+    return None
+
+
+def as_user_error(error: Exception) -> UserError | None:
+    """The UserError for an error from far below the code that knows what was asked; None for our own bugs."""
+    return (
+        buckets.named(error)  # whose clients raise OSErrors too
         or _of_files(error)
         or _no_temporary_folder(error)
         or _out_of_memory(error)
         or _no_device(error)
-    ):
-        _say(named)
-        _drop_output()
-        return 2
-    return None
+    )
 
 
 def _end_at_once(code: int) -> None:

@@ -41,7 +41,7 @@ from resnet_tpu.training.input_wait import InputWait
 from resnet_tpu.training.interrupt import Interruption
 from resnet_tpu.training.kernel_setting import stored_form
 from resnet_tpu.training.kernels_of_run import resolve_kernels
-from resnet_tpu.training.lengths import lengths_of
+from resnet_tpu.training.lengths import lengths_of, with_epochs_left
 from resnet_tpu.training.loop_reports import LoopReports
 from resnet_tpu.training.photos_seen import begin_photos, remember_photos, warn_of_seen
 from resnet_tpu.training.profiler import Profiler
@@ -90,8 +90,8 @@ def train(
     train_step: replaces the network's step, to measure what is around it.
     """
     require_config(config)
-    check_start(config)
     with hosts.connected(config.run):
+        check_start(config)
         config, source, validation, mesh = open_run(config)
         config = with_steps_kept_before(resolve_order(config, source))
         agree_on(config, trains=True, train=source, validation=validation)
@@ -104,6 +104,8 @@ def train(
             if not checkpoints.steps():
                 begin_photos(config.run.model_dir, weights.source if weights else "")
             network = network_of(config, mesh)
+            start = find_start(config, network, checkpoints, source.class_names, weights, mesh)
+            config = with_epochs_left(config, start.step, start.position)
             trainer = Trainer(
                 config,
                 network,
@@ -111,7 +113,7 @@ def train(
                 source=source,
                 validation=validation,
                 checkpoints=checkpoints,
-                start=find_start(config, network, checkpoints, source.class_names, weights, mesh),
+                start=start,
                 on_step=on_step,
                 train_step=train_step,
             )

@@ -11,7 +11,7 @@ from resnet_tpu.checkpoints.transfer import start_from
 from resnet_tpu.options.config import Config
 from resnet_tpu.options.network import network_of
 from resnet_tpu.parallel import hosts
-from resnet_tpu.training.lengths import lengths_of
+from resnet_tpu.training.lengths import lengths_of, with_epochs_left
 from resnet_tpu.training.run import check_start, describe_end, describe_run, open_run
 from resnet_tpu.training.start import check_newest, resolve_initial_weights
 from resnet_tpu.training.step import train_step_of
@@ -19,26 +19,28 @@ from resnet_tpu.training.step import train_step_of
 
 def rehearse(config: Config) -> str:
     """Describes what `train` would do; raises what `train` would raise before its first step. Writes nothing."""
-    check_start(config)
     with hosts.connected(config.run):
+        check_start(config)
         config, source, validation, mesh = open_run(config)
         checkpoints = CheckpointStore(folders.folder_of(config.run.model_dir), keep=1)  # only read
         done = checkpoints.steps()
         if not done and (prefix := tf1.find_checkpoint(config.run.model_dir)):
             done = [int(read_bundle(prefix, [STEP]).get(STEP, 0))]
         config, weights = resolve_initial_weights(config, checkpoints)
-        lengths, network = lengths_of(config), network_of(config, mesh)
+        network = network_of(config, mesh)
         if weights is not None:
             start_from(network, weights, *network.shapes())  # for its errors
         train_step_of(network, config, mesh)
         check_newest(config, network, checkpoints, source.class_names)
         step = done[-1] if done else 0
-        if step >= lengths.total:
-            return describe_end(config.run.model_dir, step, lengths.total)
         position = step * config.train.train_batch_size
         if checkpoints.steps():
             with contextlib.suppress(orbax.DamagedCheckpointError):  # which a training skips
                 position = orbax.read_meta(storage.join(checkpoints.directory, str(step)))["position"]
+        config = with_epochs_left(config, step, position)
+        lengths = lengths_of(config)
+        if step >= lengths.total:
+            return describe_end(config.run.model_dir, step, lengths.total)
         lines = [describe_run(config, mesh, step, lengths.total, position)]
         if validation is not None:
             count = min(config.data.num_eval_images or len(validation), len(validation))

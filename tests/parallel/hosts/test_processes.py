@@ -1,5 +1,6 @@
 """Several processes: what they refuse, how they find each other, agree and stop, and what happens if one is lost."""
 
+import errno
 import json
 import os
 import re
@@ -249,13 +250,44 @@ def test_processes_with_other_options_or_data_are_all_refused(started: Started, 
     assert not list((tmp_path / "run").glob(".hosts-*"))
 
 
-def test_an_error_in_one_process_ends_all(started: Started, tmp_path: Path) -> None:
+@pytest.mark.parametrize("failing", [0, pytest.param(1, marks=pytest.mark.long)])
+def test_an_error_in_one_process_ends_all(started: Started, tmp_path: Path, failing: int) -> None:
     there, nowhere = words(tmp_path / "run"), words(tmp_path / "run", data_dir=tmp_path / "nowhere")
-    with started(tmp_path, {0: there, 1: nowhere}) as processes:
+    with started(tmp_path, {failing: nowhere, 1 - failing: there}) as processes:
+        results = {int(process.log.name[7]): process.end() for process in processes}
+    assert [code for code, _ in results.values()] == [2, 2], results
+    assert f"Process {failing} of 2 stopped, and so does this one. data_dir: got" in results[1 - failing][1]
+    assert "data_dir: got" in results[failing][1]
+
+
+@pytest.mark.long
+def test_a_damaged_image_of_one_process_in_the_middle_of_a_training_is_told_by_all(
+    started: Started, tmp_path: Path
+) -> None:
+    for number in range(80):
+        path = tmp_path / "photos" / f"class {number % 4}" / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        cv2.imwrite(str(path), np.full((16, 16, 3), number, np.uint8))
+    damaged = shutil.copytree(tmp_path / "photos", tmp_path / "damaged")
+    for path in damaged.glob("*/*.png"):
+        path.write_bytes(b"")
+    options: dict[str, Any] = {"mode": "train", "train_steps": 100, "num_train_images": 64}
+    whole, other = (words(tmp_path / "run", data_dir=folder, **options) for folder in (tmp_path / "photos", damaged))
+    with started(tmp_path, {0: whole, 1: other}) as processes:
         results = [process.end() for process in processes]
     assert [code for code, _ in results] == [2, 2], results
-    assert "Process 1 of 2 stopped, and so does this one. data_dir: got" in results[0][1]
-    assert results[1][1].startswith("data_dir: got")
+    assert all(re.search(r"Image .*damaged/class \d/\d+\.png: got", text) for _, text in results), results
+
+
+def test_an_error_of_files_is_told_as_one_process_alone_would(monkeypatch: pytest.MonkeyPatch) -> None:
+    group = Mock(is_ending=False)
+    monkeypatch.setattr(hosts, "_group", [group])
+    monkeypatch.setattr(hosts, "_open_channels", lambda _: None)
+    with pytest.raises(UserError, match="File too large"), hosts.connected(Config().run):
+        raise OSError(errno.EFBIG, "File too large", "run/metrics.jsonl")
+    message, code = group.fail.call_args.args
+    assert "File too large" in message
+    assert code == 2
 
 
 @pytest.fixture(scope="module")
