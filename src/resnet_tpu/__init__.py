@@ -21,10 +21,12 @@ __all__ = [
 ]  # fmt: skip
 
 
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module("resnet_tpu.api"), name)
+if not TYPE_CHECKING:  # to checkers of types, it would give any name
+
+    def __getattr__(name: str) -> Any:
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(importlib.import_module("resnet_tpu.api"), name)
 
 
 def __dir__() -> list[str]:

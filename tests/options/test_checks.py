@@ -25,6 +25,10 @@ from resnet_tpu.options.config import Config
             ["learning_rate_epochs "],
         ),
         ({"learning_rate_epochs": 90, "learning_rate_boundaries": "4,21"}, ["learning_rate_epochs has no effect but"]),
+        (
+            {"enable_lars": True, "base_learning_rate": 0.001},
+            ["base_learning_rate 0.001 has no effect with enable_lars: see poly_rate."],
+        ),
         ({"poly_rate": 3}, ["poly_rate 3 has no effect without enable_lars."]),
         ({"dropblock_keep_prob": 0.9}, ["dropblock_keep_prob 0.9 has no effect without dropblock_groups."]),
         ({"dropblock_keep_prob": 0.9, "dropblock_groups": "4", "learning_rate_epochs": 90}, []),

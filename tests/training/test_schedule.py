@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from resnet_tpu.training.schedule import (
     polynomial_decay,
     standard_boundaries,
     step_decay,
+    surprises_of_schedule,
 )
 
 # Four units in the last place of float32, for the roundings of the few operations of a schedule.
@@ -176,6 +178,29 @@ def test_cosine() -> None:
 def test_constant() -> None:
     np.testing.assert_allclose(rates(constant(0.3), [0, 1, 10**9]), 0.3, rtol=RTOL)
     np.testing.assert_allclose(rates(constant(0.3, warmup=2), range(4)), [0.15, 0.3, 0.3, 0.3], rtol=RTOL)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"learning_rate_schedule": "cosine", "warmup_steps": "2epochs"}, ""),
+        (
+            {"learning_rate_schedule": "cosine", "warmup_steps": 90},
+            "The warm-up of 90 steps is as long as the training",
+        ),
+        ({}, ""),
+        ({"train_batch_size": 300}, "after 30 % of the training, not after 8/9. As it counts whole batches"),
+        ({"train_batch_size": 80}, "for the last time never, not after 8/9. .* give learning_rate_epochs=72"),
+        ({"train_batch_size": 80, "learning_rate_epochs": 72}, ""),
+        ({"train_batch_size": 300, "learning_rate_boundaries": "1,2"}, ""),
+        ({"train_batch_size": 300, "enable_lars": True}, ""),
+    ],
+)
+def test_a_schedule_that_does_not_do_what_its_name_says_is_told(options: dict[str, Any], said: str) -> None:
+    config = make_config(**({"num_train_images": 100, "train_batch_size": 10, "train_steps": 90} | options))
+    (found,) = surprises_of_schedule(config) if said else ("",)
+    assert re.search(said, found)
+    assert bool(list(surprises_of_schedule(config))) == bool(said)
 
 
 def test_options_choose_the_schedule_and_scale_its_peak_with_the_batch() -> None:

@@ -3,7 +3,7 @@
 import dataclasses
 import os
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, overload
+from typing import NamedTuple, SupportsIndex, overload
 
 import numpy as np
 
@@ -48,10 +48,10 @@ class Dataset(Sequence[Example]):
         return len(self._source)
 
     @overload
-    def __getitem__(self, i: int) -> Example: ...
+    def __getitem__(self, i: SupportsIndex) -> Example: ...
     @overload
     def __getitem__(self, i: slice) -> list[Example]: ...
-    def __getitem__(self, i: int | slice) -> Example | list[Example]:
+    def __getitem__(self, i: SupportsIndex | slice) -> Example | list[Example]:
         if isinstance(i, slice):
             return [self._example(number) for number in range(len(self))[i]]
         return self._example(range(len(self))[i])

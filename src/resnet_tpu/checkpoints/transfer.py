@@ -165,25 +165,24 @@ def start_from(
         do = "Set the options of the network to the checkpoint's, or give another checkpoint."
         raise UserError(f"Weights {weights.source}", got, "weights of the same network", do)
     left_over = tuple(name for name in weights.variables if name not in names)
-    notes = tuple(_notes(weights, left_over, network.num_classes, class_names))
+    notes = tuple(_notes(weights, left_over, network, class_names))
     report = TransferReport(weights.source, tuple(loaded), tuple(skipped), left_over, notes)
     return trees["params"], trees["batch_stats"], report
 
 
 def _notes(
-    weights: Weights, left_over: Iterable[str], num_classes: int, class_names: list[str] | None
+    weights: Weights, left_over: Iterable[str], network: Network, class_names: list[str] | None
 ) -> Iterator[str]:
     """What to know of a start from these weights."""
-    there = weights.options.get("num_label_classes")
-    if {there, num_classes} == {1000, 1001}:  # one of them has a class for the background before ImageNet's 1000
-        yield (
-            f"of 1001 classes the first is the background; with {there} there and {num_classes} here, "
-            "labels shift by one"
-        )
+    there, here = weights.options.get("num_label_classes"), network.num_classes
+    if {there, here} == {1000, 1001}:  # one of them has a class for the background before ImageNet's 1000
+        yield (f"of 1001 classes the first is the background; with {there} there and {here} here, labels shift by one")
     if class_names and weights.class_names and stand_for_names(class_names, weights.class_names):
         yield f"these weights know their classes by numbers alone; by the order of the data, {taken_for(class_names)}"
     if any(name.startswith("ema/") or name.endswith(AVERAGE) for name in left_over):
-        yield (
-            "evaluations of these weights use their moving averages. To start from those, give the file that this "
-            f"writes: resnet-tpu convert {shlex.quote(weights.source)} averages.safetensors"
-        )
+        note = "evaluations of these weights use their moving averages"
+        if network.architecture.small_stem or network.model.pre_activation:
+            yield f"{note}, which no file can hold that a training starts from"
+        else:
+            command = f"resnet-tpu convert {shlex.quote(weights.source)} averages.safetensors"
+            yield f"{note}. To start from those, give the file that this writes: {command}"

@@ -94,7 +94,7 @@ def _versions() -> Iterator[Check]:
 
 
 def _layers() -> Iterator[Check]:
-    from resnet_tpu.kernels.native import LIBRARY, load
+    from resnet_tpu.kernels.native import LIBRARY, load, locate_onednn
 
     able = ", ".join(sorted(load()))
     if able:
@@ -106,7 +106,8 @@ def _layers() -> Iterator[Check]:
     elif not machine.is_linux_x86_64():
         found = "oneDNN comes with the package on Linux on x86-64 alone; XLA computes the training here"
     elif LIBRARY.exists():
-        do = "Install what oneDNN needs: on Debian libgomp1."
+        is_here = Path(os.fsdecode(locate_onednn())).exists()
+        do = "Install what oneDNN needs: on Debian libgomp1." if is_here else "pip install onednn-cpu-gomp"
     else:
         do = "Install a C compiler, then reinstall the package."
     yield Check("training on a CPU", "layers in C with oneDNN", "missing", found, do)
@@ -122,7 +123,7 @@ def _kernels() -> Iterator[Check]:
 def _decoders() -> Iterator[Check]:
     try:
         native.Library(str(native.LIBRARY))
-    except OSError:
+    except (OSError, AttributeError):
         do = "apt-get install gcc libjpeg-dev, then reinstall the package: photos load twice as fast."
         yield Check("decoders", "window decoder in C", "missing", "", do)
     else:

@@ -33,6 +33,8 @@ def options_without_effect(config: Config) -> Iterator[str]:
         yield f"{given} has no effect in the schedule {schedule}: cosine and constant have it."
     if optimizer.learning_rate_epochs is not None and (schedule != "step" or optimizer.learning_rate_boundaries):
         yield "learning_rate_epochs has no effect but in the schedule step without learning_rate_boundaries."
+    if optimizer.enable_lars and optimizer.base_learning_rate != Config().optimizer.base_learning_rate:
+        yield f"base_learning_rate {optimizer.base_learning_rate:g} has no effect with enable_lars: see poly_rate."
     if optimizer.poly_rate and not optimizer.enable_lars:
         yield f"poly_rate {optimizer.poly_rate:g} has no effect without enable_lars."
     if model.dropblock_keep_prob is not None and not model.dropblock_groups:

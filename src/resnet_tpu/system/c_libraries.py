@@ -29,23 +29,28 @@ def compile_library(
 ) -> Path:
     """Compiles the sources in `folder` to `output`, replacing what is there. Raises BuildError.
 
-    With `loads`, also raises it when the result cannot be loaded, because a library lacks what is needed.
+    With `loads`, also raises it when the result cannot be loaded, because a library lacks what is needed. CC, CPPFLAGS,
+    CFLAGS and LDFLAGS of the environment are used; `flags` override theirs.
     """
-    try:
-        compiler = shlex.split(os.environ.get("CC", "cc"))
-    except ValueError as error:
-        raise BuildError(f"CC in the environment: {error}") from None
+    compiler = [*(_words_in("CC") or ["cc"]), *_words_in("CPPFLAGS"), *_words_in("CFLAGS"), *flags, "-fPIC", "-shared"]
     sources = [str(path) for path in sorted(folder.glob("*.c"))]
-    with tempfile.TemporaryDirectory(dir=output.parent) as temporary:
-        made = Path(temporary) / output.name
-        command = [*compiler, *flags, "-fPIC", "-shared", "-o", str(made), *sources, *libraries]
-        try:
+    try:
+        with tempfile.TemporaryDirectory(dir=output.parent) as temporary:
+            made = Path(temporary) / output.name
+            command = [*compiler, "-o", str(made), *sources, *_words_in("LDFLAGS"), *libraries]
             subprocess.run(command, check=True, capture_output=True, text=True)  # noqa: S603 - the user's compiler
             if loads:
                 ctypes.CDLL(str(made))
-        except subprocess.CalledProcessError as error:
-            raise BuildError(error.stderr) from None
-        except OSError as error:
-            raise BuildError(str(error)) from None
-        made.replace(output)  # atomic: other processes may be using the present one
+            made.replace(output)  # atomic: other processes may be using the present one
+    except subprocess.CalledProcessError as error:
+        raise BuildError(error.stderr) from None
+    except OSError as error:
+        raise BuildError(str(error)) from None
     return output
+
+
+def _words_in(variable: str) -> list[str]:
+    try:
+        return shlex.split(os.environ.get(variable, ""))
+    except ValueError as error:
+        raise BuildError(f"{variable} in the environment: {error}") from None

@@ -53,6 +53,7 @@ from resnet_tpu.training.run import (
     resolve_order,
     with_steps_kept_before,
 )
+from resnet_tpu.training.schedule import surprises_of_schedule
 from resnet_tpu.training.start import Start, find_start, resolve_initial_weights
 from resnet_tpu.training.step import EvalStep, TrainStep, make_eval_step, weight_check_on
 
@@ -251,9 +252,9 @@ class Trainer:
         self.checkpoints.wait()
 
     def _log_start(self) -> None:
-        """Logs a line on the run, and warns of options that have no effect."""
+        """Logs a line on the run, and warns of options that have no effect, or another than their names say."""
         log.info("%s", describe_run(self.config, self.mesh, self.step, self.lengths.total, self.position))
-        for line in options_without_effect(self.config):
+        for line in (*options_without_effect(self.config), *surprises_of_schedule(self.config)):
             log.warning("%s", line)
         if (counted := self.config.data.num_train_images) != len(self.source):
             log.warning(

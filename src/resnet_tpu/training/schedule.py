@@ -1,6 +1,6 @@
 """Learning rate as a function of the step. Every schedule takes int32 [] and returns float32 [], inside jit too."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -24,20 +24,45 @@ def make_schedule(config: Config) -> Schedule:
         return polynomial_decay(batch_size, num_train_images=images, train_steps=total, poly_rate=optimizer.poly_rate)
     peak = optimizer.base_learning_rate * batch_size / BASE_BATCH_SIZE
     if optimizer.learning_rate_schedule == "step":
-        boundaries = epoch_boundaries(optimizer.learning_rate_boundaries)
-        if not boundaries:
-            epochs = optimizer.learning_rate_epochs
-            if epochs is None:
-                epochs = total / max(images // batch_size, 1)
-            boundaries = standard_boundaries(epochs)
-        return step_decay(peak, boundaries, steps_per_epoch=images / batch_size)
-    warmup = optimizer.warmup_steps
-    if warmup is None:
-        warmup = total // 18 if optimizer.learning_rate_schedule == "cosine" else 0
-    warmup = steps_of(config, "warmup_steps", warmup)
+        return step_decay(peak, _boundaries(config, total), steps_per_epoch=images / batch_size)
+    warmup = _warmup(config, total)
     if optimizer.learning_rate_schedule == "cosine":
         return cosine_decay(peak, warmup=warmup, total=total)
     return constant(peak, warmup=warmup)
+
+
+def surprises_of_schedule(config: Config) -> Iterator[str]:
+    """What the schedule of a run does that nobody expects from its name, as lines for the log."""
+    optimizer, total = config.optimizer, lengths_of(config).total
+    if optimizer.enable_lars or optimizer.lottery_force_learning_rate is not None:
+        return
+    if optimizer.learning_rate_schedule == "cosine" and (warmup := _warmup(config, total)) >= total:
+        yield f"The warm-up of {warmup} steps is as long as the training: the learning rate never falls."
+    if optimizer.learning_rate_schedule == "step" and total > 1:
+        per_epoch = config.data.images_per_epoch / config.train.train_batch_size
+        last = _boundaries(config, total)[-1] * per_epoch / total
+        if not optimizer.learning_rate_boundaries and not 0.8 < last < 1:
+            when = "never" if last >= 1 else f"after {100 * last:.0f} % of the training"
+            do = f"As it counts whole batches in an epoch, give learning_rate_epochs={total / per_epoch:.4g}."
+            yield f"The schedule step divides the learning rate for the last time {when}, not after 8/9. {do}"
+
+
+def _boundaries(config: Config, total: int) -> list[float]:
+    """The boundaries in epochs of the schedule `step`."""
+    if given := epoch_boundaries(config.optimizer.learning_rate_boundaries):
+        return given
+    epochs = config.optimizer.learning_rate_epochs
+    if epochs is None:
+        epochs = total / max(config.data.images_per_epoch // config.train.train_batch_size, 1)
+    return [*standard_boundaries(epochs)]
+
+
+def _warmup(config: Config, total: int) -> int:
+    """The steps of warm-up of `cosine` and `constant`."""
+    warmup = config.optimizer.warmup_steps
+    if warmup is None:
+        warmup = total // 18 if config.optimizer.learning_rate_schedule == "cosine" else 0
+    return steps_of(config, "warmup_steps", warmup)
 
 
 def standard_boundaries(epochs: float) -> list[int]:

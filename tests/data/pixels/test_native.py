@@ -1,14 +1,18 @@
 """The library in C gives the same pixels as the plain path, to the bit, and leaves unusual files to it."""
 
+import errno
 import io
 import itertools
 import os
 import pickle
+import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -273,6 +277,41 @@ def test_compiler_that_fails_changes_nothing(tmp_path: Path, monkeypatch: pytest
             build(target)
     assert [path.name for path in tmp_path.iterdir()] == ["crop.so"]
     assert target.read_text() == "present"
+
+
+@pytest.mark.parametrize("variable", ["CPPFLAGS", "CFLAGS", "LDFLAGS"])
+def test_flags_of_the_environment_are_used(variable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", "echo")  # in place of a compiler
+    monkeypatch.setenv(variable, "--mine '-I/a folder'")
+    called = Mock(wraps=subprocess.run)
+    monkeypatch.setattr(subprocess, "run", called)
+    with pytest.raises(BuildError):
+        build(tmp_path / "crop.so")
+    words = called.call_args.args[0]
+    at = words.index("--mine")
+    assert words[at + 1] == "-I/a folder"
+    assert (at < words.index("-std=gnu11")) == (variable != "LDFLAGS")  # so that the library's own flags win
+
+
+def test_where_nothing_can_be_written_there_is_no_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = OSError(errno.EROFS, "Read-only file system")
+    monkeypatch.setattr(tempfile, "TemporaryDirectory", Mock(side_effect=refused))
+    with pytest.raises(BuildError, match="Read-only file system"):
+        build(tmp_path / "crop.so")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("compiler", ["clang", ""])
+def test_any_compiler_makes_the_same_library(
+    compiler: str, library: native.Library, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not shutil.which(compiler or "cc"):
+        pytest.skip(f"no {compiler} here")
+    monkeypatch.setenv("CC", compiler)  # empty: as if it were not set
+    made = native.Library(str(build(tmp_path / "crop.so")))
+    image = np.random.default_rng(0).integers(0, 256, (40, 70, 3), np.uint8)
+    for one in (lambda of: of.color(image, 0.7), lambda of: of.sharpness(image, 1.9)):
+        np.testing.assert_array_equal(one(made), one(library))
 
 
 SANITIZED = """

@@ -97,7 +97,7 @@ def test_a_bundle_that_is_not_what_was_trained_never_appears(
 
 def test_a_form_that_computes_something_else_is_found(exported: Path, trained: Trained, pictures: Path) -> None:
     bundle = open_bundle(str(exported))
-    source, _ = open_images(trained.config.data, [str(pictures)], "test", trained.class_names)
+    source, _ = open_images(trained.config.data, [str(pictures)], "test", trained.class_names, trained.config.data)
     found = verify(bundle, Expected(trained, source, trained.config.data))
     assert [one.name for one in found] == ["trained network, float32", "stablehlo", "onnx"]
     assert all(one.same == one.num_images == 9 for one in found)

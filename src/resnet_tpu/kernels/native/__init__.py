@@ -4,13 +4,14 @@ It exists if a C compiler was available when the package was installed (build.py
 pip has it, else with the system. Both are used unless RESNET_TPU_NATIVE=0 is set in the environment.
 """
 
+import contextlib
 import ctypes
 import ctypes.util
 import functools
 import logging
 import os
-import sys
 from collections.abc import Sequence
+from importlib import metadata
 from pathlib import Path
 
 import jax
@@ -83,8 +84,11 @@ def padding_before(size: int) -> int:
 
 def locate_onednn() -> bytes:
     """What to ask the loader for: the library that came with the package, or else the system's."""
-    beside_python = Path(sys.prefix) / "lib" / _ONEDNN  # where pip puts it
-    return os.fsencode(beside_python if beside_python.exists() else _ONEDNN)
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        for file in metadata.files("onednn-cpu-gomp") or ():
+            if file.name == _ONEDNN and (path := Path(str(file.locate())).resolve()).exists():
+                return os.fsencode(path)
+    return os.fsencode(_ONEDNN)
 
 
 def _name(target: str) -> str:

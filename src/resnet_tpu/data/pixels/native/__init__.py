@@ -122,5 +122,5 @@ def load() -> Library | None:
         return None
     try:
         return Library(str(LIBRARY))
-    except OSError:
+    except (OSError, AttributeError):  # it, or a function in it, is not there
         return None

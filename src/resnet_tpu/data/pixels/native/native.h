@@ -12,7 +12,8 @@
 
 #include <jpeglib.h>
 
-#if defined(__x86_64__) && defined(__gnu_linux__) && defined(__has_attribute)
+/* not by clang, which gives the function that chooses another name than the one that is called */
+#if defined(__x86_64__) && defined(__gnu_linux__) && !defined(__clang__) && defined(__has_attribute)
 #if __has_attribute(target_clones)
 #define VECTORISED __attribute__((target_clones("avx2", "default")))
 #endif
