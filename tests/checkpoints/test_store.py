@@ -20,7 +20,9 @@ import pytest
 
 from resnet_tpu import storage
 from resnet_tpu.checkpoints import folders, orbax, store
+from resnet_tpu.checkpoints.meta import config_of, make_meta
 from resnet_tpu.errors import UserError
+from resnet_tpu.options.config import Config
 
 ARRAYS = {"params": {"dense": {"kernel": jnp.arange(6.0).reshape(2, 3)}}, "step": jnp.int32(5)}
 OPTIONS = (
@@ -106,6 +108,12 @@ def test_a_checkpoint_for_which_there_is_no_room_is_not_begun(tmp_path: Path, mo
             checkpoints.save(1, ARRAYS, {})
         assert checkpoints.steps() == []
     assert not list(tmp_path.iterdir())
+
+
+def test_the_processes_of_a_run_are_not_those_of_what_uses_its_checkpoint() -> None:
+    config = Config().replace(train_steps="3", coordinator_address="10.0.0.2:1234", num_processes=2, process_id=1)
+    kept = make_meta(config, None, 0)
+    assert config_of({"config": kept["config"] | {"of_a_later_version": 1}}) == Config().replace(train_steps="3")
 
 
 @pytest.mark.parametrize("name", ["run [2]", "run*", "run?", "a\\b"])
@@ -321,3 +329,11 @@ def test_a_whole_checkpoint_is_never_taken_for_a_left_over(saved: Path) -> None:
     with store.CheckpointStore(str(saved / folders.CHECKPOINTS), keep=2) as checkpoints:
         assert checkpoints.steps() == [6, 7]
     assert sorted(path.name for path in (saved / folders.CHECKPOINTS).iterdir()) == ["007", "6", "7"]
+
+
+def test_a_whole_checkpoint_in_a_bucket_is_never_taken_for_a_left_over(tmp_path: Path) -> None:
+    folder, whole = f"memory://{tmp_path.name}/checkpoints", ["007/commit_success.txt", "7/commit_success.txt"]
+    for name in (*whole, "8/meta/data.json", "9.deleted/meta/data.json"):
+        storage.write_text(f"{folder}/{name}", "of a checkpoint")
+    folders.delete_unfinished(folder)
+    assert storage.files_below(folder) == [f"{folder}/{name}" for name in whole]

@@ -243,6 +243,19 @@ def test_variables_that_share_their_bytes_are_refused(tmp_path: Path) -> None:
         read_bundle(prefix)
 
 
+def test_a_partition_of_a_variable_is_refused(tmp_path: Path) -> None:
+    prefix = _write_entries(tmp_path / "parts", bytes(16), ["a"], [4], slices=[b"of a"])
+    with pytest.raises(UserError, match=r"Variable a of .*: got one partition, expected variables that are not part"):
+        read_bundle(prefix)
+
+
+def test_numbers_of_a_big_endian_machine_are_refused(tmp_path: Path) -> None:
+    header = tf1_bundle._Header(num_shards=1, endianness=1)
+    (tmp_path / "big.index").write_bytes(make_table({b"": header.SerializeToString()}))
+    with pytest.raises(UserError, match=r"big\.index: got big-endian data, expected little-endian data"):
+        read_bundle(str(tmp_path / "big"))
+
+
 def test_an_index_is_small(tmp_path: Path) -> None:
     with (tmp_path / "large.index").open("wb") as file:
         file.truncate(1 << 40)

@@ -392,9 +392,18 @@ def test_a_type_that_numpy_has_not(tmp_path: Path) -> None:
 def test_every_truncated_file_is_noticed(tmp_path: Path) -> None:
     path = Path(_write(tmp_path / "w.safetensors", {"a": _ENTRY}, b"\0" * 16))
     whole = path.read_bytes()
-    for size in range(len(whole)):
-        path.write_bytes(whole[:size])
-        with pytest.raises(UserError, match=r"w\.safetensors"):
+    for data in (*(whole[:size] for size in range(len(whole))), whole + b"\0"):
+        path.write_bytes(data)
+        for read in (torch.read_state_dict, torch.read_outline):
+            with pytest.raises(UserError, match=r"w\.safetensors"):
+                read(str(path))
+
+
+def test_a_changed_number_or_class_name_in_a_file_of_ours_is_noticed(saved: Saved, tmp_path: Path) -> None:
+    whole, path = Path(saved.path).read_bytes(), tmp_path / "w.safetensors"
+    for at in (whole.index(b"daisy"), len(whole) - 1):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        with pytest.raises(UserError, match=r"w\.safetensors: got content with checksum .*, as when it was written"):
             torch.read_state_dict(str(path))
 
 

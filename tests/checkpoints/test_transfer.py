@@ -217,6 +217,19 @@ def test_another_depth_or_variant_is_refused(write_bundle: WriteBundle, other: d
     assert_equal(new[0], arrays_of(network, 2)[0])
 
 
+def test_weights_of_which_most_do_not_fit_are_refused(write_bundle: WriteBundle) -> None:
+    network, new = make_network(), arrays_of(make_network(), 2)
+    weights = open_weights(write_bundle(variables_of(network, *arrays_of(network, 1))))
+    names = list(weights.names_in(network))
+    half, fewer = (
+        dataclasses.replace(weights, variables={name: weights.variables[name] for name in names[:count]})
+        for count in (54, 53)
+    )
+    assert len(start_from(network, half, *new)[2].skipped) == 53
+    with pytest.raises(UserError, match=r"got 53 of 107 variables that fit .*, expected weights of the same network"):
+        start_from(network, fewer, *new)
+
+
 def test_what_no_variable_tells_is_not_compared(write_bundle: WriteBundle) -> None:
     options = {"resnet_depth": 50, "use_resnetd_stem": True}
     source = make_network(**options, resnetd_shortcut=True)

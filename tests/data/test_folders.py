@@ -97,9 +97,16 @@ def test_flat_validation_of_imagenet(tmp_path: Path) -> None:
         ("validation/v_1.JPEG", "n02", "validation"),
         ("validation/v_2.JPEG", "n01", "validation"),
     ]
-    (tmp_path / "synset_labels.txt").write_text("n02\n")
-    with pytest.raises(UserError, match="got 1 lines, expected one per image, 2"):
-        find_photos(str(tmp_path))
+    for count in (1, 3):
+        (tmp_path / "synset_labels.txt").write_text("n02\n" * count)
+        with pytest.raises(UserError, match=f"got {count} lines, expected one per image, 2"):
+            find_photos(str(tmp_path))
+
+
+def test_an_empty_validation_folder_needs_no_labels(tmp_path: Path) -> None:
+    touch(tmp_path, "train/a/1.jpg", "train/b/1.jpg")
+    (tmp_path / "validation").mkdir()
+    assert [name for name, *_ in listed(find_photos(str(tmp_path)))] == ["train/a/1.jpg", "train/b/1.jpg"]
 
 
 def test_split_folders_that_cannot_be_told_apart(tmp_path: Path) -> None:

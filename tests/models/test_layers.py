@@ -112,6 +112,13 @@ def test_bfloat16_activations_keep_float32_statistics() -> None:
     np.testing.assert_allclose(half.astype(jnp.float32), wide, rtol=2**-8)  # half a unit in bfloat16's last place
 
 
+def test_no_variance_is_negative() -> None:
+    """By rounding, the mean square of a channel that hardly varies may lie below the square of its mean."""
+    constants = jnp.linspace(100, 1000, 64).astype(jnp.bfloat16)
+    x = jnp.broadcast_to(constants, (2, 30, 30, 64)).at[0, 0, 0].multiply(1 + 2**-7)
+    assert (batch_statistics(x, 1).var >= 0).all()
+
+
 def test_global_average_of_half_precision_is_float32() -> None:
     x = jnp.asarray(random(2, 7, 5, 3), jnp.bfloat16)
     y = global_average(x)

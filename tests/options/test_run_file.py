@@ -23,6 +23,14 @@ def test_options_of_an_earlier_run(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert read_run("") is None
 
 
+def test_the_processes_of_a_run_are_not_those_of_what_uses_it_later(tmp_path: Path) -> None:
+    config = Config().replace(train_steps="3", coordinator_address="10.0.0.2:1234", num_processes=2, process_id=1)
+    (tmp_path / "config.json").write_text(json.dumps(config.flat()))
+    found = read_run(str(tmp_path))
+    assert found is not None
+    assert merge(Config(), [found])[0] == Config().replace(train_steps="3")
+
+
 def test_a_config_of_another_program_is_not_that_of_a_run(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"architecture": "resnet50", "num_classes": 1000}')  # as timm writes it
     assert read_run(str(tmp_path)) is None

@@ -164,6 +164,14 @@ def test_channels_without_a_constant_leave_nothing() -> None:
     assert channels(narrowed) == kept
 
 
+def test_a_convolution_without_filters_and_constants_keeps_a_channel() -> None:
+    checkpoint = without_filters(configured(), {8: 1.0})
+    checkpoint.arrays["params"]["group2"]["block1"]["conv1"]["norm"]["bias"] -= 100  # nothing gets through the ReLU
+    config, arrays = compact(checkpoint)
+    assert channels(config) == [4, 4, 4, 1, 8, 8, 16, 16, 16]
+    assert_same_logits(config, arrays, checkpoint)
+
+
 def test_averages_are_narrowed_with_constants_of_their_own() -> None:
     config = configured(moving_average_decay=0.9, bn_momentum=0.0)
     checkpoint = without_filters(config, EVERY_OTHER)
@@ -171,6 +179,8 @@ def test_averages_are_narrowed_with_constants_of_their_own() -> None:
     expected = logits(config, checkpoint.arrays["ema"])
     np.testing.assert_allclose(logits(narrowed, arrays["ema"]), expected, atol=1e-5 * np.abs(expected).max())
     assert_same_logits(narrowed, arrays, checkpoint)
+    for tree in ("params", "batch_stats"):
+        assert jax.tree.map(np.shape, arrays["ema"][tree]) == jax.tree.map(np.shape, arrays[tree])
 
 
 def test_masks_that_remove_more_stay() -> None:

@@ -17,6 +17,11 @@ def test_a_density_is_reached_at_once_whatever_the_method_counts() -> None:
         assert level == Level("density_80", f"{method}_{number}", None)
 
 
+def test_densities_in_any_order_are_pruned_once_each_from_the_densest_on() -> None:
+    found = plan_levels("prune_all_to_global", density="64,80,20,80", levels=None, rate=None)
+    assert found == [Level(f"density_{number}", f"prune_all_to_global_{number}", None) for number in (80, 64, 20)]
+
+
 def test_a_density_that_may_be_meant_as_a_share_is_pointed_out(caplog: pytest.LogCaptureFixture) -> None:
     plan_levels("prune_all_to_global", density="20,0.2", levels=None, rate=None)
     assert caplog.messages == ["density 0.2 leaves 0.2 % of the weights; for a share of 0.2 give 20."]

@@ -51,6 +51,15 @@ def test_training_curves_hold_every_measurement(tmp_path: Path):
     _check_png(figure, tmp_path / "curves.png")
 
 
+def test_evaluations_in_any_order_are_drawn_by_step_and_the_best_is_starred():
+    values = {30: 0.5, 10: 0.25, 20: 0.75}
+    rows = [{"step": step, "split": "eval", "time": 0.0, "top_1_accuracy": value} for step, value in values.items()]
+    line, star = draw_training(rows).axes[0].lines
+    assert np.asarray(line.get_xydata()).tolist() == [[10, 0.25], [20, 0.75], [30, 0.5]]
+    assert line.get_label() == "validation top-1 (best 75.00% at step 20)"
+    assert np.asarray(star.get_xydata()).tolist() == [[20, 0.75]]
+
+
 def test_a_top_5_accuracy_that_is_always_whole_is_left_out():
     figure = draw_training([{**row, "top_5_accuracy": 1.0} for row in _rows(100, 25)])
     labels = [str(line.get_label()).partition(" (")[0] for line in figure.axes[0].lines]

@@ -94,6 +94,22 @@ def test_class_table_and_csv_hold_the_scores(predictions: Predictions):
     assert "The 2 weakest of 6 classes" in few
 
 
+def test_a_class_without_images_has_no_scores_and_is_none_of_the_weakest():
+    probabilities = np.eye(3, dtype=np.float32)[[0, 0, 2]]
+    found = Predictions(["1", "2", "3"], probabilities, np.array([0, 0, 2], np.int32), ["cat", "dog", "fox"])
+    assert class_csv(found).splitlines()[1:] == ["cat,2,2,1.0,1.0,1.0", "dog,0,0,,,", "fox,1,1,1.0,1.0,1.0"]
+    text = _text(class_table(found, limit=2))
+    assert "The 2 weakest of 3 classes" in text
+    assert "dog" not in text
+
+
+def test_only_wrong_predictions_are_marked_in_the_table(predictions: Predictions):
+    styles = [row.style for row in predictions_table(predictions, k=3).rows]
+    assert styles == ["red" if predictions.is_right(i) is False else None for i in range(60)]
+    assert "red" in styles
+    assert None in styles
+
+
 def test_report_folder(predictions: Predictions, tmp_path: Path):
     def image(i: int) -> bytes:
         encoded = io.BytesIO()

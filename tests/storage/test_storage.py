@@ -171,8 +171,8 @@ def test_a_file_where_a_folder_is_to_be_is_named(tmp_path: Path) -> None:
         storage.check_writable(str(tmp_path / "model/a/b"))
 
 
-def test_names_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
-    (tmp_path / "labels.txt").write_bytes(b"\xef\xbb\xbfdaisy\r\nrose\r\n")
+def test_names_may_begin_with_a_byte_order_mark_and_have_blank_lines(tmp_path: Path) -> None:
+    (tmp_path / "labels.txt").write_bytes(b"\xef\xbb\xbfdaisy\r\n \r\nrose\r\n\n")
     assert storage.read_names(str(tmp_path / "labels.txt")) == ["daisy", "rose"]
 
 

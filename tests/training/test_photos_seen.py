@@ -56,6 +56,16 @@ def test_photos_of_another_split_that_were_trained_on_are_counted(
     assert len(caplog.records) == 4
 
 
+def test_a_run_that_goes_on_with_more_photos_has_seen_the_earlier_ones_too(photos: Path, tmp_path: Path) -> None:
+    data, seen = DataConfig(data_dir=str(photos)), []
+    for _ in range(2):
+        remember_photos(str(tmp_path), open_source(data, "train"))
+        seen.append({*json.loads((tmp_path / "training_photos.json").read_text())[str(photos)]})
+        for number in range(50):  # all of class b are split anew
+            (photos / "b" / f"{number}.jpg").touch()
+    assert seen[0] < seen[1]
+
+
 def test_weights_take_along_what_they_were_trained_on(
     photos: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -302,6 +302,17 @@ def test_duplicates_are_listed(tmp_path: Path, draw, run) -> None:
     assert found["same image in two classes"][0] == 1
 
 
+def test_a_photo_of_another_class_in_another_split_is_listed_for_both(tmp_path: Path, draw, run) -> None:
+    raw = tmp_path / "raw"
+    for i, place in enumerate(("train/a", "train/b", "test/a")):
+        draw(raw / place / f"{i}.jpg", i)
+    (raw / "test" / "b").mkdir()
+    shutil.copy(raw / "train/a/0.jpg", raw / "test/b/again.jpg")
+    found = noticed(run(raw, tmp_path / "out"))
+    assert found["same image in two splits"] == (1, ["test/b/again.jpg (test; train/a/0.jpg in train)"])
+    assert found["same image in two classes"] == (1, ["test/b/again.jpg (as train/a/0.jpg)"])
+
+
 def test_small_and_empty_classes(class_folders: Path, tmp_path: Path, draw, run) -> None:
     draw(class_folders / "fox" / "1.jpg", 1)
     (class_folders / "gnu").mkdir()

@@ -75,6 +75,34 @@ def test_what_is_missing_is_made_again(class_folders: Path, tmp_path: Path, lost
     assert (out / "train-00000-of-00003").stat().st_mtime_ns == kept
 
 
+def test_a_shard_that_was_cut_off_is_made_again(class_folders: Path, tmp_path: Path, run, contents) -> None:
+    out = tmp_path / "out"
+    run(class_folders, out, train_shards=3)
+    before, shard = contents(out), out / "train-00001-of-00003"
+    shard.write_bytes(shard.read_bytes()[:-5])
+    run(class_folders, out, train_shards=3)
+    assert contents(out) == before
+
+
+def test_while_a_shard_is_made_again_the_folder_is_unfinished(
+    class_folders: Path, tmp_path: Path, run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    run(class_folders, out, train_shards=3)
+    (out / "train-00001-of-00003").unlink()
+    monkeypatch.setattr("resnet_tpu.data.prepare.prepare.write_shards", Mock(side_effect=KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        run(class_folders, out, train_shards=3)
+    assert read_manifest(str(out)) is None
+
+
+def test_overwriting_leaves_no_index_of_an_earlier_shard(class_folders: Path, tmp_path: Path, run) -> None:
+    out = tmp_path / "out"
+    for number in (3, 2):
+        run(class_folders, out, train_shards=number, overwrite=True)
+        assert {path.stem for path in (out / "_index").iterdir()} == {path.name for path in out.glob("*-of-*")}
+
+
 def test_changes_are_noticed_and_named(class_folders: Path, tmp_path: Path, draw, run, contents) -> None:
     out = tmp_path / "out"
     run(class_folders, out)

@@ -91,6 +91,13 @@ def test_labels_of_unusual_examples() -> None:
         assert read_label(io.BytesIO(data), 0, len(data)) == (5, "")
 
 
+def test_an_example_that_is_cut_off_takes_no_label_from_what_follows() -> None:
+    data = encode_example({"image/class/label": 5})
+    for length in range(1, len(data)):
+        with pytest.raises(UserError):
+            read_label(io.BytesIO(data), 0, length)
+
+
 @given(st.binary())
 def test_labels_of_foreign_bytes_are_an_example_or_a_user_error(data: bytes) -> None:
     with contextlib.suppress(UserError):

@@ -210,13 +210,17 @@ def test_a_bundle_for_tensorflow_alone(tmp_path: Path) -> None:
         load_classifier(bundle, "onnx")
 
 
-def test_nothing_is_left_of_an_export_that_fails(tmp_path: Path) -> None:
+@pytest.mark.parametrize("place", ["disk", "bucket"])
+def test_nothing_is_left_of_an_export_that_fails(place: str, tmp_path: Path) -> None:
+    export_dir = str(tmp_path) if place == "disk" else f"memory://{tmp_path.name}/exports"
+
     def fail() -> dict[str, bytes]:
         raise UserError("Form", "a fault", "none", "Fix it.")
 
     forms: list[tuple[Form, Callable[[], dict[str, bytes]]]] = [("stablehlo", lambda: {"a": b"1"}), ("onnx", fail)]
     with pytest.raises(UserError, match="a fault"):
-        write_bundle(str(tmp_path), CARD, Config(), forms)
+        write_bundle(export_dir, CARD, Config(), forms)
+    assert storage.files_below(export_dir) == []
     assert list(tmp_path.iterdir()) == []
 
 

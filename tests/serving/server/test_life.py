@@ -27,7 +27,7 @@ import uvicorn
 from resnet_tpu import cli
 from resnet_tpu.errors import UserError
 from resnet_tpu.serving.export.bundle import open_bundle
-from resnet_tpu.serving.server.models import LoadedBundle, Model
+from resnet_tpu.serving.server.models import LoadedBundle, Loader, Model
 from resnet_tpu.serving.server.options import ServeOptions
 from resnet_tpu.serving.server.server import accept_waiting, serve
 
@@ -315,6 +315,16 @@ def test_what_cannot_be_served_is_told_before_it_starts(
         assert f"Address: got 127.0.0.1:{port} (Address already in use)" in fails(capsys, export_dir, f"--port={port}")
     for host in ("127.0.0.1:80", "192.0.2.1", "a..é"):  # the second is nobody's address
         assert "Give --host an address of this machine" in fails(capsys, export_dir, f"--host={host}", "--port=0")
+
+
+def test_a_network_with_other_classes_than_its_bundle_names_is_not_served(
+    export_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle, network = open_bundle(str(export_dir)), Mock(return_value=np.zeros((32, 99), np.float32))
+    monkeypatch.setattr("resnet_tpu.serving.server.models.load_classifier", Mock(return_value=network))
+    expected = rf"got an output of shape \(32, 99\), expected 32 rows of {len(bundle.class_names)} logits"
+    with pytest.raises(UserError, match=expected):
+        Loader(ServeOptions(form="onnx"), Mock(), Mock()).load("m", bundle)
 
 
 @pytest.mark.parametrize(

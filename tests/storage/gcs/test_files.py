@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pytest
 
 from resnet_tpu import storage
@@ -69,6 +70,13 @@ def test_files_are_as_on_the_disk(folder: str) -> None:
     storage.remove_dir(f"{folder}/b")
     storage.remove_dir(f"{folder}/b")
     assert storage.list_dir(folder) == []
+
+
+def test_what_others_write_is_listed_at_once(folder: str) -> None:
+    storage.write_text(f"{folder}/ours", "1")
+    assert storage.list_dir(folder) == ["ours"]
+    fsspec.filesystem("gs", skip_instance_cache=True).pipe_file(f"{folder}/theirs", b"2")
+    assert storage.list_dir(folder) == ["ours", "theirs"]
 
 
 def test_a_name_is_no_pattern_that_others_match(folder: str) -> None:
