@@ -128,7 +128,9 @@ def test_a_picture_is_read_as_its_file_is(tmp_path: Path, photos: Path, run: tup
         model.predict(floats)
 
 
-def test_images_of_an_iterator_that_reuses_their_place_are_told_apart(run: tuple[rt.Config, list]) -> None:
+def test_images_of_an_iterator_that_reuses_their_place_are_told_apart(
+    run: tuple[rt.Config, list], tmp_path: Path
+) -> None:
     model = rt.load_model(run[0].run.model_dir)
     greys = [np.full((20, 30, 3), value, np.uint8) for value in (0, 128, 255)]
     frames = [Image.fromarray(grey) for grey in greys]
@@ -144,6 +146,14 @@ def test_images_of_an_iterator_that_reuses_their_place_are_told_apart(run: tuple
     expected = model.logits(greys)
     np.testing.assert_array_equal(model.logits(filled()), expected)
     np.testing.assert_array_equal(model.logits(ImageSequence.Iterator(Image.open(file))), expected)
+    path = tmp_path / "frames.gif"
+    path.write_bytes(file.getvalue())
+    with Image.open(path) as one, Image.open(path) as other:
+        assert model.predict(each for each in (one, other)).names == [str(path)] * 2
+    with Image.open(path) as closed:
+        pass
+    with pytest.raises(rt.UserError, match=r"frames\.gif: got .*, expected a whole picture"):
+        model.predict(each for each in (closed,))
 
 
 @pytest.mark.parametrize(

@@ -117,6 +117,10 @@ def test_split_folders_that_cannot_be_told_apart(tmp_path: Path) -> None:
     touch(tmp_path, "val/a/1.jpg", "validation/a/1.jpg")
     with pytest.raises(UserError, match="expected one folder per split"):
         find_photos(str(tmp_path))
+    shutil.rmtree(tmp_path / "val")
+    touch(tmp_path, "Train/1.jpg")
+    with pytest.raises(UserError, match="got Train and train, expected one folder per split"):
+        find_photos(str(tmp_path))
 
 
 def test_nothing_to_prepare(tmp_path: Path) -> None:

@@ -95,20 +95,21 @@ def test_a_checkpoint_says_what_it_is(whole: Path) -> None:
     assert meta["preprocessing"]["image_size"] == 16
 
 
-def test_epochs_count_images_though_the_batch_size_has_changed(
-    tiny: Tiny, whole: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+def test_epochs_that_are_others_as_the_batch_size_has_changed_are_told(
+    tiny: Tiny, whole: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    run = shutil.copytree(whole, tmp_path / "run")  # 7 steps of 16 images, which are 2.8 epochs of 40
-    changed = tiny(run, train_batch_size=8, train_steps="4epochs", mode="train")
-    assert "steps 7 to 13 (4.0 epochs)" in rehearse(changed)
-    assert train(changed).step == 13
-    assert orbax.read_meta(orbax.find(str(run)))["position"] == 160
-    with caplog.at_level(logging.INFO, logger="resnet_tpu"):
-        assert train(changed).step == 13
-    assert "4epochs end at step 13, as earlier steps had another batch size" in caplog.text
-    assert "Nothing to train" in caplog.text
-    assert "steps 7 to 8 (3.0 epochs)" in rehearse(tiny(whole, train_batch_size=8, train_steps="3epochs"))
-    assert "at step 7 of 7" in rehearse(tiny(whole, train_batch_size=8, train_steps="2epochs"))
+    longer = tiny(whole, train_batch_size=8, train_steps="4epochs")  # after 7 steps of 16 images, 2.8 epochs of 40
+    told = (
+        "train_steps 4epochs is 20 steps of 8 images. As earlier steps had another batch size, they end after 5.4 "
+        "epochs: give train_steps=13 for 4epochs."
+    )
+    assert told in rehearse(longer)
+    assert "steps 7 to 20 (5.4 epochs)" in rehearse(longer)
+    assert "train_steps" not in rehearse(longer.replace(train_steps=13))
+    assert "steps 7 to 13 (4.0 epochs)" in rehearse(longer.replace(train_steps=13))
+    train(tiny(whole, train_batch_size=32, train_steps="4epochs"))
+    assert "5 steps of 32 images. As earlier steps had another batch size, they end after 2.8 epochs" in caplog.text
+    assert "give train_steps=8 for 4epochs" in caplog.text
 
 
 def test_a_finished_run_is_left_alone(tiny: Tiny, whole: Path, caplog: pytest.LogCaptureFixture) -> None:

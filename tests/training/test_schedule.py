@@ -192,6 +192,8 @@ def test_constant() -> None:
         ({"train_batch_size": 300}, "after 30 % of the training, not after 8/9. As it counts whole batches"),
         ({"train_batch_size": 80}, "for the last time never, not after 8/9. .* give learning_rate_epochs=72"),
         ({"train_batch_size": 80, "learning_rate_epochs": 72}, ""),
+        *(({"train_steps": steps}, "") for steps in ("1epochs", "3epochs", "5epochs", "10epochs")),
+        ({"train_steps": 30, "learning_rate_epochs": 90}, ""),
         ({"train_batch_size": 300, "learning_rate_boundaries": "1,2"}, ""),
         ({"train_batch_size": 300, "enable_lars": True}, ""),
     ],

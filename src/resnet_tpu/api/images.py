@@ -91,7 +91,16 @@ def _each(images: Images) -> Iterable[Any]:
 
 def _kept(image: Any) -> Any:
     """`image`, copied where an iterator may show its next one in the same place: pixels, and a picture with frames."""
-    return image.copy() if isinstance(image, np.ndarray) or getattr(image, "is_animated", False) else image
+    if isinstance(image, np.ndarray):
+        return image.copy()
+    try:
+        if not getattr(image, "is_animated", False):
+            return image
+        frame = image.copy()
+    except Exception:  # noqa: BLE001  # told when it is read
+        return image
+    frame.filename = getattr(image, "filename", "")
+    return frame
 
 
 def _arrays(image: Any) -> list[np.ndarray]:

@@ -101,12 +101,12 @@ _LAYOUT = "Make it class/photo.jpg, or train/class/photo.jpg with validation/ an
 def _scan(raw: str) -> PhotoListing:
     findings: list[Finding] = []
     folders = _folders(raw, "", findings)
-    train = next((folder for folder in folders if folder.lower() == "train"), None)
-    if train and _folders(storage.join(raw, train), train, []):
+    trains = [folder for folder in folders if folder.lower() == "train"]
+    if any(_folders(storage.join(raw, train), train, []) for train in trains):
         return _scan_splits(raw, folders, findings)
     named_as_splits = {folder.lower() for folder in folders} <= SPLIT_FOLDERS.keys()
-    if train and len(folders) > 1 and named_as_splits:  # a class may be called train too
-        got = f"{', '.join(folders)}, and no folder in {train}"
+    if trains and len(folders) > 1 and named_as_splits:  # a class may be called train too
+        got = f"{', '.join(folders)}, and no folder in {trains[0]}"
         raise UserError(f"Photos in {raw}", got, "one folder per class, or splits with such folders in them", _LAYOUT)
     photos = [photo for folder in folders for photo in _scan_class(raw, folder, folder, None, findings)]
     return PhotoListing(photos, findings, has_splits=False)
@@ -128,6 +128,7 @@ def _scan_splits(raw: str, folders: list[str], findings: list[Finding]) -> Photo
         noted: list[Finding] = []
         names = _folders(storage.join(raw, folder), folder, noted)
         if not names and split == "validation":
+            findings.extend(item for item in noted if item.kind is Kind.HIDDEN)
             photos.extend(_flat_validation(raw, folder))
             continue
         findings.extend(noted)

@@ -152,7 +152,9 @@ class ProcessGroup:
         message, code = json.loads(told)
         if not self._ending.wait(grace_secs):
             # only now: the store ends with process 0, once all have heard, and JAX aborts those who are still there
-            self._client.key_value_set(f"{_ROOT}/followed/{self.index}", "", allow_overwrite=True)
+            with contextlib.suppress(Exception):
+                self._client.key_value_set(f"{_ROOT}/followed/{self.index}", "", allow_overwrite=True)
+            self._ending.set()
             self._end(f"Process {other} of {self.count} stopped, and so does this one. {message}", code)
 
     def _end(self, message: str, code: int) -> NoReturn:
@@ -166,7 +168,7 @@ class ProcessGroup:
                 stream.flush()
         if self.index == 0:  # the store ends with this process: the others must have read from it
             with contextlib.suppress(Exception):
-                until = time.monotonic() + 2 * _GRACE_SECS
+                until = time.monotonic() + 5 * _GRACE_SECS
                 while time.monotonic() < until and self._unaware():
                     time.sleep(_POLL_SECS / 5)
         os._exit(code)
@@ -205,7 +207,10 @@ def connected(run: RunConfig) -> Iterator[None]:
         _open_channels(run)
         yield
     except BaseException as error:
-        ended = _translated(error, group)
+        try:
+            ended = _translated(error, group)
+        except BaseException as again:  # noqa: BLE001  # a signal
+            ended = again
         if not group.is_ending:
             group.fail(describe(ended), _exit_code(ended))
         if ended is error:

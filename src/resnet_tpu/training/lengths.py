@@ -1,13 +1,10 @@
 """The lengths of a run in optimizer steps: how long it is, and when it evaluates, reports and saves."""
 
-import logging
 from dataclasses import dataclass
 
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config
 from resnet_tpu.options.fields import Length, steps
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -29,20 +26,6 @@ def steps_of(config: Config, name: str, length: Length) -> int:
     """
     images, batch = config.data.images_per_epoch, config.train.train_batch_size
     return steps(name, length, num_train_images=images, train_batch_size=batch)
-
-
-def with_epochs_left(config: Config, step: int, position: int) -> Config:
-    """The options of a run at `step`, with the `train_steps` of its epochs counted from what is left of them.
-
-    position: training images consumed so far. They tell more than `step` where earlier steps had another batch size.
-    """
-    train = config.train
-    if position == step * train.train_batch_size or isinstance(train.train_steps, int):
-        return config
-    images = steps("train_steps", train.train_steps, num_train_images=config.data.images_per_epoch, train_batch_size=1)
-    total = step + max(0, images - position) // train.train_batch_size
-    log.info("%s end at step %d, as earlier steps had another batch size", train.train_steps, total)
-    return config.replace(train_steps=total)
 
 
 def lengths_of(config: Config) -> Lengths:

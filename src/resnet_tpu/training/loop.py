@@ -41,7 +41,7 @@ from resnet_tpu.training.input_wait import InputWait
 from resnet_tpu.training.interrupt import Interruption
 from resnet_tpu.training.kernel_setting import stored_form
 from resnet_tpu.training.kernels_of_run import resolve_kernels
-from resnet_tpu.training.lengths import lengths_of, with_epochs_left
+from resnet_tpu.training.lengths import lengths_of
 from resnet_tpu.training.loop_reports import LoopReports
 from resnet_tpu.training.photos_seen import begin_photos, remember_photos, warn_of_seen
 from resnet_tpu.training.profiler import Profiler
@@ -49,6 +49,7 @@ from resnet_tpu.training.run import (
     check_start,
     describe_end,
     describe_run,
+    note_on_epochs,
     open_run,
     resolve_order,
     with_steps_kept_before,
@@ -105,8 +106,6 @@ def train(
             if not checkpoints.steps():
                 begin_photos(config.run.model_dir, weights.source if weights else "")
             network = network_of(config, mesh)
-            start = find_start(config, network, checkpoints, source.class_names, weights, mesh)
-            config = with_epochs_left(config, start.step, start.position)
             trainer = Trainer(
                 config,
                 network,
@@ -114,7 +113,7 @@ def train(
                 source=source,
                 validation=validation,
                 checkpoints=checkpoints,
-                start=start,
+                start=find_start(config, network, checkpoints, source.class_names, weights, mesh),
                 on_step=on_step,
                 train_step=train_step,
             )
@@ -186,6 +185,8 @@ class Trainer:
             self.checkpoints.scores.update(_read_scores(model_dir, evaluates=self.validation is not None))
             if self._is_eval_due():  # the run was stopped between saving and evaluating
                 self._evaluate(writer)
+            if hosts.is_first() and (note := note_on_epochs(self.config, self.step, self.lengths.total, self.position)):
+                log.warning("%s", note)
             if self.step < self.lengths.total:
                 self._train(stack, stop, writer)
             else:

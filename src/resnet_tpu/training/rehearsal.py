@@ -11,8 +11,8 @@ from resnet_tpu.checkpoints.transfer import start_from
 from resnet_tpu.options.config import Config
 from resnet_tpu.options.network import network_of
 from resnet_tpu.parallel import hosts
-from resnet_tpu.training.lengths import lengths_of, with_epochs_left
-from resnet_tpu.training.run import check_start, describe_end, describe_run, open_run
+from resnet_tpu.training.lengths import lengths_of
+from resnet_tpu.training.run import check_start, describe_end, describe_run, note_on_epochs, open_run
 from resnet_tpu.training.start import check_newest, resolve_initial_weights
 from resnet_tpu.training.step import train_step_of
 
@@ -37,11 +37,11 @@ def rehearse(config: Config) -> str:
         if checkpoints.steps():
             with contextlib.suppress(orbax.DamagedCheckpointError):  # which a training skips
                 position = orbax.read_meta(storage.join(checkpoints.directory, str(step)))["position"]
-        config = with_epochs_left(config, step, position)
         lengths = lengths_of(config)
+        notes = [note] if (note := note_on_epochs(config, step, lengths.total, position)) else []
         if step >= lengths.total:
-            return describe_end(config.run.model_dir, step, lengths.total)
-        lines = [describe_run(config, mesh, step, lengths.total, position)]
+            return "\n".join([*notes, describe_end(config.run.model_dir, step, lengths.total)])
+        lines = [*notes, describe_run(config, mesh, step, lengths.total, position)]
         if validation is not None:
             count = min(config.data.num_eval_images or len(validation), len(validation))
             lines.append(f"An evaluation on {count} images every {lengths.per_eval} steps")

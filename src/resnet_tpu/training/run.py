@@ -14,6 +14,7 @@ from resnet_tpu.data.sources.source import Source
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.checks import check_options
 from resnet_tpu.options.config import Config
+from resnet_tpu.options.fields import steps
 from resnet_tpu.options.network import network_of
 from resnet_tpu.parallel import distributed, hosts
 from resnet_tpu.training.lengths import kept_steps
@@ -21,7 +22,7 @@ from resnet_tpu.training.step import train_step_of
 
 
 def check_start(config: Config) -> None:
-    """Raises UserError for options and a `model_dir` that do not fit, before data are opened or a device is touched."""
+    """Raises UserError for options and a `model_dir` that do not fit, before data are opened."""
     if (mode := config.run.mode) not in ("train", "train_and_eval"):
         raise UserError("mode", mode, "train or train_and_eval", f"Leave it out: {mode} is a command of its own.")
     config.run.require_model_dir()
@@ -95,11 +96,28 @@ def describe_run(config: Config, mesh: Mesh, step: int, total: int, position: in
     """
     images, batch, devices = config.data.images_per_epoch, config.train.train_batch_size, mesh.devices
     epochs = f"{(position + (total - step) * batch) / images:.1f}"
-    is_rounded = isinstance(config.train.train_steps, str) and not epochs.endswith(".0")
+    is_rounded = isinstance(config.train.train_steps, str) and not epochs.endswith(".0") and position == step * batch
     return (
         f"ResNet-{config.model.resnet_depth}, {config.data.num_label_classes} classes, {config.data.image_size} px, "
         f"{config.model.precision}; {images} training images; batch {batch} on {devices.size} x "
         f"{devices.flat[0].device_kind}; steps {step} to {total} ({epochs} epochs{', in whole batches' * is_rounded})"
+    )
+
+
+def note_on_epochs(config: Config, step: int, total: int, position: int) -> str:
+    """A line on a length in epochs that is another, as steps before `step` had another batch size; else nothing.
+
+    position: the images consumed before `step`.
+    """
+    train, images = config.train, config.data.images_per_epoch
+    if position == step * train.train_batch_size or isinstance(train.train_steps, int):
+        return ""
+    asked = steps("train_steps", train.train_steps, num_train_images=images, train_batch_size=1)
+    needed = step + max(0, asked - position) // train.train_batch_size
+    end = (position + max(0, total - step) * train.train_batch_size) / images
+    note = f"train_steps {train.train_steps} is {total} steps of {train.train_batch_size} images. As earlier steps had "
+    return (
+        f"{note}another batch size, they end after {end:.1f} epochs: give train_steps={needed} for {train.train_steps}."
     )
 
 

@@ -38,12 +38,14 @@ def surprises_of_schedule(config: Config) -> Iterator[str]:
         return
     if optimizer.learning_rate_schedule == "cosine" and (warmup := _warmup(config, total)) >= total:
         yield f"The warm-up of {warmup} steps is as long as the training: the learning rate never falls."
-    if optimizer.learning_rate_schedule == "step" and total > 1:
-        per_epoch = config.data.images_per_epoch / config.train.train_batch_size
-        last = _boundaries(config, total)[-1] * per_epoch / total
-        if not optimizer.learning_rate_boundaries and not 0.8 < last < 1:
+    is_given = optimizer.learning_rate_boundaries or optimizer.learning_rate_epochs is not None
+    if optimizer.learning_rate_schedule == "step" and not is_given:
+        epochs = total * config.train.train_batch_size / config.data.images_per_epoch
+        boundaries = _boundaries(config, total)
+        last = boundaries[-1] / epochs
+        if boundaries != standard_boundaries(epochs) and not 0.8 < last < 1:
             when = "never" if last >= 1 else f"after {100 * last:.0f} % of the training"
-            do = f"As it counts whole batches in an epoch, give learning_rate_epochs={total / per_epoch:.4g}."
+            do = f"As it counts whole batches in an epoch, give learning_rate_epochs={epochs:.6g}."
             yield f"The schedule step divides the learning rate for the last time {when}, not after 8/9. {do}"
 
 

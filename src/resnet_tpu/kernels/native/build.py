@@ -12,7 +12,7 @@ __all__ = ["LIBRARY", "BuildError", "build", "locate_headers"]
 
 FOLDER = Path(__file__).resolve().parent
 LIBRARY = FOLDER / "layers.so"
-_FLAGS = ("-std=gnu11", "-O3", "-fno-math-errno", "-fno-trapping-math")
+_FLAGS = ("-std=gnu11", "-O3", "-fno-fast-math", "-fno-math-errno", "-fno-trapping-math")
 
 
 def build(output: Path = LIBRARY, *flags: str, headers: Path | None = None) -> Path:

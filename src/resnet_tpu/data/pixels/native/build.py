@@ -12,7 +12,7 @@ __all__ = ["LIBRARY", "BuildError", "build"]
 FOLDER = Path(__file__).resolve().parent
 LIBRARY = FOLDER / "crop.so"
 # Pixels must be the same everywhere, bit for bit: no flag that changes the order or the number of roundings.
-_FLAGS = ("-std=gnu11", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math")
+_FLAGS = ("-std=gnu11", "-O3", "-fno-fast-math", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math")
 
 
 def build(output: Path = LIBRARY, *flags: str) -> Path:
