@@ -176,7 +176,7 @@ def _notes(
     """What to know of a start from these weights."""
     there, here = weights.options.get("num_label_classes"), network.num_classes
     if {there, here} == {1000, 1001}:  # one of them has a class for the background before ImageNet's 1000
-        yield (f"of 1001 classes the first is the background; with {there} there and {here} here, labels shift by one")
+        yield f"of 1001 classes the first is the background; with {there} there and {here} here, labels shift by one"
     if class_names and weights.class_names and stand_for_names(class_names, weights.class_names):
         yield f"these weights know their classes by numbers alone; by the order of the data, {taken_for(class_names)}"
     if any(name.startswith("ema/") or name.endswith(AVERAGE) for name in left_over):

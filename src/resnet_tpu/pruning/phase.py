@@ -210,6 +210,7 @@ def masks_of(arrays: Arrays, layers: dict[str, Path]) -> Masks:
 
 
 def are_equal(one: Masks, other: Masks) -> bool:
+    """Whether all masks of `one` are the same in `other`."""
     return all(np.array_equal(one[name], other[name]) for name in one)
 
 
