@@ -32,6 +32,10 @@ EvalStep = Callable[[Arrays, Arrays, DeviceBatch], dict[str, jax.Array]]
 """(params, batch_stats, batch) -> sums over the batch, see `make_eval_step`."""
 
 
+KEPT = 4
+"""How many steps of each kind stay compiled: of the trainings of one program, as of `prune`, many have the same."""
+
+
 def normalize(images: jax.Array, model: ModelConfig) -> jax.Array:
     """Pixels 0..255 of any type -> float32, minus `mean_rgb`, divided by `stddev_rgb`."""
     mean, std = (jnp.asarray([255 * value for value in colours]) for colours in (model.mean_rgb, model.stddev_rgb))
@@ -45,8 +49,21 @@ def train_step_of(
 
     kernels: how the layers are computed; default as the options say, see `choose_kernels`.
     """
+    decisive = Config(optimizer=config.optimizer).replace(
+        num_train_images=config.data.num_train_images,
+        train_batch_size=config.train.train_batch_size,
+        train_steps=lengths_of(config).total,
+        seed=config.train.seed,
+    )
+    network = network.with_kernels(kernels or choose_kernels(config.model, mesh))
+    return _train_step_of(network, decisive, mesh, tuned_compiler)
+
+
+@functools.lru_cache(KEPT)
+def _train_step_of(network: Network, config: Config, mesh: Mesh, tuned_compiler: bool) -> TrainStep:
+    """See `train_step_of`; config: only the options that change a step, so that runs that have the same share it."""
     return make_train_step(
-        network.with_kernels(kernels or choose_kernels(config.model, mesh)),
+        network,
         make_schedule(config),
         config.optimizer,
         seed=config.train.seed,
@@ -169,6 +186,7 @@ def _split(rows: jax.Array, num_parts: int, num_devices: int) -> jax.Array:
     return by_device.swapaxes(0, 1).reshape(num_parts, -1, *rows.shape[1:])
 
 
+@functools.lru_cache(KEPT)
 def make_eval_step(network: Network, config: OptimizerConfig, *, device: Any = None) -> EvalStep:
     """(params, batch_stats, batch) -> sums over the examples of weight 1, float32 [], jitted.
 
@@ -201,6 +219,7 @@ def weight_check_on(device: Any) -> Callable[[Arrays, Arrays], jax.Array]:
     return jax.jit(check, compiler_options=required_options_for(device))
 
 
+@functools.lru_cache(KEPT)
 def make_output_step(
     network: Network, stage: str, *, device: Any = None
 ) -> Callable[[Arrays, Arrays, jax.Array], jax.Array]:
