@@ -6,7 +6,7 @@ import re
 import signal
 import tempfile
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
 
@@ -126,6 +126,22 @@ def refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
         return shown.err
 
     return refuse
+
+
+@pytest.fixture(scope="module")
+def blank_curves() -> Iterator[None]:
+    """Leaves the pictures of curves empty: to draw one takes longer than to train a small network."""
+    from resnet_tpu.reports.run_curves import curves_path
+    from resnet_tpu.training import loop
+
+    def leave_empty(model_dir: str) -> None:
+        picture = Path(curves_path(model_dir))
+        picture.parent.mkdir(parents=True, exist_ok=True)
+        picture.touch()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "draw_curves", leave_empty)
+        yield
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -21,11 +22,15 @@ from resnet_tpu.pruning.phase import Phase, Unpruned, config_at
 from resnet_tpu.pruning.report import report_experiment
 from resnet_tpu.pruning.retrain import RETRAININGS
 from resnet_tpu.reports.metrics import read_metrics
-from resnet_tpu.reports.run_curves import curves_path
+from resnet_tpu.reports.run_curves import curves_path, draw_curves
+from resnet_tpu.training import loop
 from resnet_tpu.training.loop import train
+
+pytestmark = pytest.mark.usefixtures("blank_curves")
 
 LAST, EARLY = 6, 2
 MASKED = ("params", "momentum")
+LEVEL = "out/seed_0/weight_rewinding/level_01"
 
 
 def experiment(**changes: Any) -> Experiment:
@@ -57,6 +62,17 @@ def dense(config: Callable[..., Config], tmp_path_factory: pytest.TempPathFactor
     model_dir = tmp_path_factory.mktemp("dense")
     train(config(model_dir))
     return model_dir
+
+
+@pytest.fixture(scope="module")
+def pruned(dense: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder: in `run` a copy of the unpruned training, with a list of photos; in `out` one level of it, pruned."""
+    folder = tmp_path_factory.mktemp("pruned")
+    shutil.copytree(dense, folder / "run")
+    (folder / "run" / "training_photos.json").write_text('{"/photos": ["a/1.jpg"]}\n')
+    outcomes = prune_run(folder / "run", folder / "out", experiment(levels=1))
+    assert [outcome.model_dir for outcome in outcomes] == [str(folder / "run"), str(folder / LEVEL)]
+    return folder
 
 
 def test_a_checkpoint_is_no_training_to_prune(dense: Path, tmp_path: Path) -> None:
@@ -186,23 +202,28 @@ def test_stopped_anywhere_it_goes_on_to_the_same_end(dense: Path, tmp_path: Path
             np.testing.assert_array_equal(end[name], array)
 
 
-def test_what_is_done_is_only_read(dense: Path, tmp_path: Path) -> None:
-    once = prune_run(str(dense), str(tmp_path), experiment(levels=1))
-    times = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
-    assert prune_run(str(dense), str(tmp_path), experiment(levels=1)) == once
-    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == times
+def test_what_is_done_is_only_read(pruned: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(pruned, tmp_path, dirs_exist_ok=True)
+    run, output = str(tmp_path / "run"), str(tmp_path / "out")
+    with monkeypatch.context() as patched:
+        patched.setattr("resnet_tpu.pruning.experiment.train", pytest.fail)
+        times = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+        once = prune_run(run, output, experiment(levels=1))
+        assert prune_run(run, output, experiment(levels=1)) == once
+        assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == times
     picture = Path(curves_path(once[1].model_dir))
     picture.unlink()  # as a kill may leave it
-    assert prune_run(str(dense), str(tmp_path), experiment(levels=1)) == once
+    monkeypatch.setattr(loop, "draw_curves", draw_curves)
+    assert prune_run(run, output, experiment(levels=1)) == once
     assert picture.stat().st_size > 1000
     message = (
         r"Phase .*level_01: got one begun with method prune_all_to_global_80, expected method prune_all_to_global_50"
     )
     with pytest.raises(UserError, match=message):
-        prune_run(str(dense), str(tmp_path), experiment(levels=1, rate=0.5))
+        prune_run(run, output, experiment(levels=1, rate=0.5))
     for damaged in ("null", "[1]", "{"):
         (Path(once[1].model_dir) / "pruning.json").write_text(damaged)
-        assert prune_run(str(dense), str(tmp_path), experiment(levels=1)) == once
+        assert prune_run(run, output, experiment(levels=1)) == once
 
 
 @pytest.mark.parametrize(
@@ -329,7 +350,7 @@ def test_what_is_trained_is_not_changed_by_how_it_is_computed(dense: Path, tmp_p
     assert folders.steps_in(str(dense / folders.CHECKPOINTS))[-1] == LAST
 
 
-def test_a_rewind_step_without_checkpoint(dense: Path, tmp_path: Path) -> None:
+def test_a_rewind_step_without_checkpoint(dense: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = tmp_path / "kept"
     shutil.copytree(dense, kept)
     shutil.rmtree(kept / folders.CHECKPOINTS / str(EARLY))
@@ -342,7 +363,11 @@ def test_a_rewind_step_without_checkpoint(dense: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"Rewind step: got 2, expected one of the checkpoints in .*: 1, 3\."):
         prune_run(str(tmp_path / "stopped"), str(tmp_path / "out"), experiment())
     assert folders.steps_in(str(tmp_path / "stopped" / folders.CHECKPOINTS)) == [1, 3]  # nothing was trained for it
-    prune_run(str(kept), str(tmp_path / "out"), experiment(retrain="lr_rewinding", levels=1))  # which does not need it
+    monkeypatch.setattr("resnet_tpu.pruning.experiment.train", Mock(side_effect=KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        prune_run(str(kept), str(tmp_path / "out"), experiment(retrain="lr_rewinding", levels=1))  # does not need it
+    start = arrays(tmp_path / "out" / "seed_0" / "lr_rewinding" / "level_01", EARLY)
+    assert_starts_from(start, arrays(kept, LAST))
 
 
 def test_an_unfinished_training_keeps_what_will_be_rewound_to(
@@ -420,25 +445,20 @@ def test_the_command(dense: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "Did you mean fine_tuning" in capsys.readouterr().err
 
 
-def test_a_pruned_network_has_seen_the_photos_of_the_unpruned_one(dense: Path, tmp_path: Path) -> None:
-    shutil.copytree(dense, tmp_path / "run")
-    (tmp_path / "run" / "training_photos.json").write_text('{"/photos": ["a/1.jpg"]}\n')
-    _, pruned = prune_run(tmp_path / "run", tmp_path / "out", experiment(levels=1))
-    assert "a/1.jpg" in Path(pruned.model_dir, "training_photos.json").read_text()
+def test_a_pruned_network_has_seen_the_photos_of_the_unpruned_one(pruned: Path) -> None:
+    assert "a/1.jpg" in (pruned / LEVEL / "training_photos.json").read_text()
 
 
-def test_a_pruned_network_has_no_others_of_further_seeds(dense: Path, tmp_path: Path) -> None:
-    _, pruned = prune_run(dense, tmp_path / "out", experiment(levels=1))
+def test_a_pruned_network_has_no_others_of_further_seeds(pruned: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"Seed: got 1, expected 0 alone: .*level_01 is pruned already"):
-        prune_run(pruned.model_dir, tmp_path / "again", experiment(levels=1, seeds="0,1", retrain="lr_rewinding"))
+        prune_run(pruned / LEVEL, tmp_path / "again", experiment(levels=1, seeds="0,1", retrain="lr_rewinding"))
     assert not (tmp_path / "again").exists()
 
 
-def test_a_network_that_is_pruned_as_far_already_is_refused(dense: Path, tmp_path: Path) -> None:
-    _, pruned = prune_run(dense, tmp_path / "out", experiment(levels=None, density="50"))
-    again = experiment(levels=None, density="60", retrain="lr_rewinding")
-    with pytest.raises(UserError, match=r"method: got prune_all_to_global_60, which removes nothing, .* the 50 % that"):
-        prune_run(pruned.model_dir, tmp_path / "again", again)
+def test_a_network_that_is_pruned_as_far_already_is_refused(pruned: Path, tmp_path: Path) -> None:
+    again = experiment(levels=None, density="90", retrain="lr_rewinding")
+    with pytest.raises(UserError, match=r"method: got prune_all_to_global_90, which removes nothing, .* the 80 % that"):
+        prune_run(pruned / LEVEL, tmp_path / "again", again)
 
 
 @pytest.mark.long
@@ -458,8 +478,8 @@ def test_a_training_whose_batch_size_changed_goes_back_to_the_images_that_it_had
         np.testing.assert_allclose(found[name], array, rtol=1e-4, atol=1e-7, err_msg=name)  # masks change the rounding
 
 
-def test_what_is_combined_is_what_was_pruned(dense: Path, tmp_path: Path) -> None:
-    shutil.copytree(dense, tmp_path / "run")
+def test_what_is_combined_is_what_was_pruned(pruned: Path, tmp_path: Path) -> None:
+    shutil.copytree(pruned, tmp_path, dirs_exist_ok=True)
     report_experiment(prune_run(tmp_path / "run", tmp_path / "out", experiment(levels=1)), str(tmp_path / "out"))
     steps = tmp_path / "run" / folders.CHECKPOINTS
     shutil.copytree(steps / f"{LAST}", steps / f"{LAST + 1}")  # as if it had been trained on

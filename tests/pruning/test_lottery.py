@@ -20,6 +20,8 @@ from resnet_tpu.pruning.layers import kernels_of, maskable
 from resnet_tpu.pruning.lottery import find_named
 from resnet_tpu.pruning.phase import config_at
 
+pytestmark = pytest.mark.usefixtures("blank_curves")
+
 LAST, EARLY = 6, 2
 METHOD = "prune_all_to_global_80.0"
 SMALL = [

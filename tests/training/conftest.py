@@ -14,6 +14,11 @@ from resnet_tpu.training.loop import train
 COLOURS = {"blue": (200, 60, 40), "green": (60, 190, 60), "red": (50, 50, 210)}  # BGR
 
 
+@pytest.fixture(scope="module", autouse=True)
+def quick(blank_curves: None) -> None:
+    """Draws nothing after these trainings: nothing here looks at it."""
+
+
 @pytest.fixture(scope="session")
 def coloured_photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Class folders of 30 JPEGs that a small network can tell apart: each class has one colour, with noise."""
@@ -38,7 +43,7 @@ def tiny() -> Callable[..., Config]:
             "num_train_images": 40, "num_eval_images": 37, "resnet_depth": 8, "resnet_width": 4, "bn_momentum": 0.9,
             "precision": "float32", "train_batch_size": 16, "eval_batch_size": 16, "train_steps": 7,
             "steps_per_eval": 3, "iterations_per_loop": 2, "learning_rate_schedule": "cosine",
-            "save_checkpoints_steps": 1, "keep_checkpoint_max": 100, "num_cores": 1,
+            "save_checkpoints_steps": 100, "keep_checkpoint_max": 100, "num_cores": 1,
         }  # fmt: skip
         return Config().replace(**(options | changes))
 

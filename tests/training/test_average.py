@@ -38,7 +38,7 @@ OPTIONS = {
 @pytest.fixture(scope="module")
 def averaged(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
     model_dir = tmp_path_factory.mktemp("averaged")
-    train(tiny(model_dir, **OPTIONS))
+    train(tiny(model_dir, **OPTIONS, save_checkpoints_steps=1))
     return model_dir
 
 

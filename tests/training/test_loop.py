@@ -56,7 +56,7 @@ def rows_of(model_dir: Path) -> dict[tuple[str, int], dict[str, float]]:
 def whole(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An uninterrupted run with a checkpoint of every step."""
     model_dir = tmp_path_factory.mktemp("whole")
-    summary = train(tiny(model_dir))
+    summary = train(tiny(model_dir, save_checkpoints_steps=1))
     assert summary.step == TOTAL
     return model_dir
 
@@ -214,16 +214,16 @@ def test_a_start_that_fails_before_its_first_step_leaves_the_options(
     with monkeypatch.context() as patched:
         patched.setattr(loop, "train_batches", Mock(side_effect=UserError("Photo", "damage", "a photo", "Mend it.")))
         with pytest.raises(UserError, match="Photo: got damage"):
-            train(tiny(tmp_path, train_steps=8, seed=7))
+            train(tiny(tmp_path, train_steps=8, num_parallel_calls=7))
     assert (tmp_path / "config.json").read_bytes() == before
-    train(tiny(tmp_path, train_steps=8, seed=7))
-    assert json.loads((tmp_path / "config.json").read_text())["seed"] == 7
+    train(tiny(tmp_path, train_steps=8, num_parallel_calls=7))
+    assert json.loads((tmp_path / "config.json").read_text())["num_parallel_calls"] == 7
 
 
 def test_other_numbers_of_photos_than_were_counted_are_said(
     tiny: Tiny, coloured_photos: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    photos = {"data_dir": str(coloured_photos), "num_label_classes": None, "num_eval_images": None, "train_steps": 1}
+    photos = {"data_dir": str(coloured_photos), "num_label_classes": None, "mode": "train", "train_steps": 1}
     train(tiny(tmp_path, **photos, num_train_images=None))
     assert "an epoch is of" not in caplog.text
     train(tiny(tmp_path, **photos | {"train_steps": 2}, num_train_images=40))
@@ -267,7 +267,7 @@ def test_weights_that_are_no_numbers_are_not_saved(tiny: Tiny, tmp_path: Path, c
         r"Sum of the squared weights at step 3: got nan, expected a finite number. The last good checkpoint is step 2"
     )
     with pytest.raises(NonFiniteError, match=expected):
-        train(tiny(tmp_path), train_step=step)
+        train(tiny(tmp_path, save_checkpoints_steps=1), train_step=step)
     assert folders.steps_in(str(tmp_path / folders.CHECKPOINTS)) == [1, 2]
 
 
@@ -330,7 +330,8 @@ def test_the_newest_and_the_best_are_kept(tiny: Tiny, tmp_path: Path, monkeypatc
 def test_a_run_starts_from_the_weights_of_another_with_a_new_head(
     tiny: Tiny, whole: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    options: dict[str, Any] = {"num_label_classes": 3, "train_steps": 1, "base_learning_rate": 0.0, "weight_decay": 0.0}
+    options: dict[str, Any] = {"num_label_classes": 3, "train_steps": 1, "mode": "train"}
+    options |= {"base_learning_rate": 0.0, "weight_decay": 0.0}
     with caplog.at_level(logging.INFO, logger="resnet_tpu"):
         train(tiny(tmp_path, resnet_checkpoint=str(whole), **options))
     before, after = arrays_of(whole, TOTAL), arrays_of(tmp_path, 1)

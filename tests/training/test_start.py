@@ -20,6 +20,7 @@ from resnet_tpu.options.run_file import read_run
 from resnet_tpu.training.loop import train
 from resnet_tpu.training.predict import predict
 from resnet_tpu.training.rehearsal import rehearse
+from resnet_tpu.training.run import with_steps_kept_before
 
 Tiny = Callable[..., Config]
 
@@ -39,7 +40,7 @@ def all_arrays(model_dir: Path, step: int, *collections: str) -> dict[str, np.nd
 def whole(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An uninterrupted run with moving averages and a checkpoint of every step."""
     model_dir = tmp_path_factory.mktemp("whole")
-    train(tiny(model_dir, **AVERAGED))
+    train(tiny(model_dir, **AVERAGED, save_checkpoints_steps=1))
     return model_dir
 
 
@@ -94,7 +95,7 @@ def test_a_damaged_run_of_the_original_is_named_and_left_as_it_is(tiny: Tiny, wh
     with pytest.raises(UserError, match=r"model.ckpt-3.data-00000-of-00001: got 2000 bytes"):
         train(config)
     data.write_bytes(whole_bytes)
-    train(config.replace(train_steps=4))
+    assert "steps 3 to 7 " in rehearse(config)
 
 
 @pytest.fixture(scope="module")
@@ -165,9 +166,9 @@ def test_a_run_that_is_there_keeps_its_weights(
 def test_checkpoints_that_a_run_was_to_keep_for_ever_are_kept_by_later_starts(tiny: Tiny, tmp_path: Path) -> None:
     options: dict[str, Any] = {"keep_checkpoint_max": 1, "mode": "train"}
     train(tiny(tmp_path, train_steps=3, lottery_checkpoint_iters="0,1", **options))
-    train(tiny(tmp_path, train_steps=5, lottery_checkpoint_iters="4", **options))
-    train(tiny(tmp_path, train_steps=7, **options))
+    train(tiny(tmp_path, train_steps=7, lottery_checkpoint_iters="4", **options))
     assert folders.steps_of_run(str(tmp_path)) == [0, 1, 4, 7]
+    assert with_steps_kept_before(tiny(tmp_path, **options)).train.lottery_checkpoint_iters == "0,1,4"
 
 
 def test_weights_of_another_depth_are_refused_before_anything_is_written(
@@ -209,14 +210,15 @@ def test_names_of_classes_stay_once_the_data_told_them(coloured_photos: Path, ti
     assert (len(predictions.names), predictions.class_names) == (24, colours)
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [{"resnet_width": 8}, pytest.param({"moving_average_decay": 0.9, "bn_momentum": 0.0}, marks=pytest.mark.long)],
-)
-def test_a_rehearsal_refuses_another_network_as_the_training_does(
-    changes: dict[str, Any], tiny: Callable[..., Config], tmp_path: Path
-) -> None:
+def test_a_rehearsal_refuses_another_network_as_the_training_does(tiny: Tiny, whole: Path) -> None:
+    for attempt in (rehearse, train):
+        with pytest.raises(UserError, match=f"Checkpoint {whole}/checkpoints/7"):
+            attempt(tiny(whole, **AVERAGED, resnet_width=8))
+
+
+@pytest.mark.long
+def test_a_rehearsal_refuses_averages_that_were_not_kept_as_the_training_does(tiny: Tiny, tmp_path: Path) -> None:
     train(tiny(tmp_path, train_steps=1))
     for attempt in (rehearse, train):
         with pytest.raises(UserError, match=f"Checkpoint {tmp_path}/checkpoints/1"):
-            attempt(tiny(tmp_path, **changes))
+            attempt(tiny(tmp_path, moving_average_decay=0.9, bn_momentum=0.0))
