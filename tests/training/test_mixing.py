@@ -62,8 +62,15 @@ def areas_left(shares: np.ndarray) -> np.ndarray:
     return 1 - (high - low).prod(0) / SIZE**2
 
 
-@pytest.mark.parametrize("alpha", [0.2, 1.0])
-@pytest.mark.parametrize("option", ["mixup_alpha", "cutmix_alpha"])
+@pytest.mark.parametrize(
+    ("option", "alpha"),
+    [
+        ("mixup_alpha", 0.2),
+        ("cutmix_alpha", 1.0),
+        pytest.param("mixup_alpha", 1.0, marks=pytest.mark.long),
+        pytest.param("cutmix_alpha", 0.2, marks=pytest.mark.long),
+    ],
+)
 def test_shares_are_drawn_from_beta(option: str, alpha: float) -> None:
     keys = jax.random.split(jax.random.key(0), 4000)
     config = Config().replace(**{option: alpha}).optimizer
