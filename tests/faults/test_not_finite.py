@@ -3,6 +3,8 @@
 Tested with weights that are not finite, and with finite weights whose activations overflow.
 """
 
+import functools
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,7 @@ STEP = 7
 EARLIER = "take an earlier checkpoint"
 
 Verb = Callable[..., str]
+Spoil = Callable[[Any, np.ndarray], np.ndarray]
 
 
 def with_nan(path: Any, leaf: np.ndarray) -> np.ndarray:
@@ -45,17 +48,17 @@ def with_unknown_statistics(path: Any, leaf: np.ndarray) -> np.ndarray:
     return np.full_like(leaf, np.nan) if path[-1].key == "mean" else leaf
 
 
-@pytest.fixture
-def model_dir(tmp_path: Path) -> Callable[..., Path]:
-    """Writes a `model_dir` with one checkpoint, with its arrays changed by `spoil`."""
+@pytest.fixture(scope="module")
+def spoilt(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Spoil], Path]:
+    """Writes a `model_dir` with one checkpoint, with its arrays changed by a function, once for each."""
 
-    def write(spoil: Callable[[Any, np.ndarray], np.ndarray], **options: Any) -> Path:
-        small: dict[str, Any] = {
-            "data_dir": "synthetic", "image_size": 16, "num_label_classes": 4, "num_train_images": 16,
-            "num_eval_images": 12, "resnet_depth": 8, "resnet_width": 4, "precision": "float32",
-            "train_batch_size": 8, "eval_batch_size": 8, "train_steps": STEP, "steps_per_eval": STEP, "num_cores": 1,
-        }  # fmt: skip
-        config = Config().replace(**(small | options))
+    @functools.cache
+    def write(spoil: Spoil) -> Path:
+        config = Config().replace(
+            data_dir="synthetic", image_size=16, num_label_classes=4, num_train_images=16, num_eval_images=12,
+            resnet_depth=8, resnet_width=4, precision="float32", train_batch_size=8, eval_batch_size=8,
+            train_steps=STEP, steps_per_eval=STEP, num_cores=1,
+        )  # fmt: skip
         params, batch_stats = jax.tree.map(np.asarray, network_of(config).init(0))
         ones = jax.tree_util.tree_map_with_path(
             lambda path, leaf: np.ones_like(leaf) if path[-1].key == "scale" else leaf, params
@@ -63,11 +66,17 @@ def model_dir(tmp_path: Path) -> Callable[..., Path]:
         arrays: dict[str, Any] = {"params": ones, "batch_stats": batch_stats}
         arrays = jax.tree_util.tree_map_with_path(spoil, arrays)
         momentum = jax.tree.map(np.zeros_like, params)
-        target = tmp_path / "run"
+        target = tmp_path_factory.mktemp("spoilt") / "run"
         write_model_dir(str(target), config, {"step": STEP, "momentum": momentum, **arrays}, list("abcd"))
         return target
 
     return write
+
+
+@pytest.fixture
+def model_dir(spoilt: Callable[[Spoil], Path], tmp_path: Path) -> Callable[[Spoil], Path]:
+    """Gives a test its own copy of such a `model_dir`."""
+    return lambda spoil: Path(shutil.copytree(spoilt(spoil), tmp_path / "run"))
 
 
 @pytest.fixture
@@ -91,7 +100,7 @@ def refused(capsys: pytest.CaptureFixture[str]) -> Verb:
 
 
 @pytest.mark.parametrize("spoil", [with_nan, with_overflow])
-def test_eval(spoil: Any, model_dir: Callable[..., Path], refused: Verb) -> None:
+def test_eval(spoil: Any, model_dir: Callable[[Spoil], Path], refused: Verb) -> None:
     run = model_dir(spoil)
     before = sorted(run.rglob("*"))
     message = refused("eval", run)
@@ -103,7 +112,7 @@ def test_eval(spoil: Any, model_dir: Callable[..., Path], refused: Verb) -> None
 
 
 @pytest.mark.parametrize("spoil", [with_nan, with_overflow])
-def test_predict(spoil: Any, model_dir: Callable[..., Path], refused: Verb, picture: Path) -> None:
+def test_predict(spoil: Any, model_dir: Callable[[Spoil], Path], refused: Verb, picture: Path) -> None:
     run = model_dir(spoil)
     output = run.parent / "report"
     message = refused("predict", run, picture, "--format=csv", f"--output_dir={output}")
@@ -112,7 +121,7 @@ def test_predict(spoil: Any, model_dir: Callable[..., Path], refused: Verb, pict
     assert not output.exists()
 
 
-def test_export_of_weights_that_are_not_finite(model_dir: Callable[..., Path], refused: Verb) -> None:
+def test_export_of_weights_that_are_not_finite(model_dir: Callable[[Spoil], Path], refused: Verb) -> None:
     run = model_dir(with_nan)
     exported = run.parent / "exported"
     message = refused("export", run, exported, "--forms=stablehlo,onnx")
@@ -122,7 +131,7 @@ def test_export_of_weights_that_are_not_finite(model_dir: Callable[..., Path], r
 
 
 def test_a_bundle_of_a_network_that_overflows(
-    model_dir: Callable[..., Path], refused: Verb, picture: Path, capsys: pytest.CaptureFixture[str]
+    model_dir: Callable[[Spoil], Path], refused: Verb, picture: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Found when the bundle runs: by predict, by serve, and by --verify, which keeps none. int8 is not even made."""
     run = model_dir(with_overflow)
@@ -146,7 +155,7 @@ def test_a_bundle_of_a_network_that_overflows(
 
 
 @pytest.mark.parametrize("target", ["weights.safetensors", "tf1"])
-def test_convert(target: str, model_dir: Callable[..., Path], refused: Verb, tmp_path: Path) -> None:
+def test_convert(target: str, model_dir: Callable[[Spoil], Path], refused: Verb, tmp_path: Path) -> None:
     run = model_dir(with_nan)
     how = ["--to=tf1"] if target == "tf1" else []
     message = refused("convert", run, tmp_path / target, *how)
@@ -154,7 +163,7 @@ def test_convert(target: str, model_dir: Callable[..., Path], refused: Verb, tmp
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run"]
 
 
-def test_training_from_such_weights(model_dir: Callable[..., Path], refused: Verb, tmp_path: Path) -> None:
+def test_training_from_such_weights(model_dir: Callable[[Spoil], Path], refused: Verb, tmp_path: Path) -> None:
     run = model_dir(with_nan)
     for also in (["--dry_run"], []):
         message = refused("train", f"--model_dir={tmp_path / 'new'}", f"--resnet_checkpoint={run}", *like(run), *also)
@@ -174,7 +183,7 @@ def like(run: Path, **changes: Any) -> list[str]:
     return [*(f"--{name}={flat[name]}" for name in names), "--steps_per_eval=1251"]  # so none is due at its step
 
 
-def test_training_on_from_such_statistics(model_dir: Callable[..., Path], refused: Verb) -> None:
+def test_training_on_from_such_statistics(model_dir: Callable[[Spoil], Path], refused: Verb) -> None:
     run = model_dir(with_unknown_statistics)
     message = refused("train", f"--model_dir={run}", *like(run, train_steps=STEP + 1))
     assert f"Sum of the squared weights at step {STEP}: got nan, expected a finite number" in message
@@ -182,7 +191,7 @@ def test_training_on_from_such_statistics(model_dir: Callable[..., Path], refuse
     assert read_metrics(str(run)) == []
 
 
-def test_prune(model_dir: Callable[..., Path], refused: Verb, tmp_path: Path) -> None:
+def test_prune(model_dir: Callable[[Spoil], Path], refused: Verb, tmp_path: Path) -> None:
     run, output = model_dir(with_nan), tmp_path / "pruned"
     with MetricsWriter(str(run)) as writer:  # as earlier versions wrote it, which took this for a result
         writer.write("eval", {STEP: {"loss": float("nan"), "top_1_accuracy": 0.5, "top_5_accuracy": 1.0}})
@@ -199,7 +208,7 @@ def test_prune(model_dir: Callable[..., Path], refused: Verb, tmp_path: Path) ->
 
 
 def test_pruning_by_the_flags_of_the_original(
-    model_dir: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    model_dir: Callable[[Spoil], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run, new = model_dir(with_nan), tmp_path / "new"
     flags = (f"--model_dir={new}", "--lottery_prune_at=reinitialize", f"--lottery_reset_to={run}")
@@ -208,7 +217,7 @@ def test_pruning_by_the_flags_of_the_original(
     assert not new.exists()
 
 
-def test_compact(model_dir: Callable[..., Path], refused: Verb, tmp_path: Path) -> None:
+def test_compact(model_dir: Callable[[Spoil], Path], refused: Verb, tmp_path: Path) -> None:
     run = model_dir(with_nan)
     message = refused("compact", run, tmp_path / "small")
     assert f"Weights of step {STEP} in {run}: got nan or inf in params/group1/block1/conv1/conv/kernel" in message

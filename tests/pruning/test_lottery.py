@@ -317,7 +317,7 @@ def test_checkpoints_of_the_fork_itself(before: Path, tmp_path: Path) -> None:
     (tmp_path / "fork").mkdir()
     write_fork(before, prefix, {"conv_2": mask})
     flags = ["--lottery_prune_at", prefix, "--lottery_reset_to", prefix, "--lottery_pruning_method", "prune_global_50"]
-    assert train(tmp_path / "new", *flags, "--train_steps", str(LAST + 2)) == 0
+    assert train(tmp_path / "new", *flags, "--mode=train", "--train_steps", str(LAST + 2)) == 0
     begun = arrays(tmp_path / "new", LAST)
     conv_2 = "group1/block1/conv1/conv/kernel"
     assert not (begun[f"masks/{conv_2}"] & ~mask).any()
@@ -331,7 +331,7 @@ def test_a_pruned_training_of_the_fork_keeps_its_masks(before: Path, tmp_path: P
     (tmp_path / "fork").mkdir()
     write_fork(before, str(tmp_path / "fork" / f"model.ckpt-{LAST}"), {"conv_2": mask})
     convert(str(tmp_path / "fork"), str(tmp_path / "converted"), image_size=32)
-    assert train(tmp_path / "fork", "--train_steps", str(LAST + 2)) == 0
+    assert train(tmp_path / "fork", "--mode=train", "--train_steps", str(LAST + 2)) == 0
     conv_2 = "group1/block1/conv1/conv/kernel"
     for model_dir, step in ((tmp_path / "converted", LAST), (tmp_path / "fork", LAST + 2)):
         found = arrays(model_dir, step)

@@ -305,6 +305,7 @@ def test_a_batch_that_devices_cannot_share_is_refused(tiny: Tiny, tmp_path: Path
         train(tiny(tmp_path, train_batch_size=20, num_cores=8))
 
 
+@pytest.mark.long
 def test_the_best_is_kept_where_another_process_evaluates(tiny: Tiny, tmp_path: Path) -> None:
     """As `eval --watch` beside a training in mode train does."""
 

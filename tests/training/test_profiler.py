@@ -23,7 +23,8 @@ def traces(model_dir: Path) -> list[Trace]:
     return [read_trace(find_trace(str(folder))) for folder in sorted((model_dir / FOLDER).glob("*"))]
 
 
-@pytest.mark.parametrize("mode", ["train", pytest.param("train_and_eval", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("mode", ["train", "train_and_eval"])
 def test_a_training_of_a_single_loop_is_traced_from_its_second_step_to_its_end(
     tiny: Tiny, tmp_path: Path, mode: str
 ) -> None:

@@ -82,7 +82,7 @@ def moving_state(**options: Any) -> TrainState:
     return state.with_arrays(state.to_arrays() | {"momentum": jax.tree.map(jnp.ones_like, state.params)})
 
 
-@pytest.mark.parametrize("enable_lars", [False, True])
+@pytest.mark.parametrize("enable_lars", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_the_frozen_keep_their_bits_and_the_others_move(enable_lars: bool) -> None:
     state = moving_state(enable_lars=enable_lars)
     before, after = (named(s.params) for s in (state, step_from(state, freeze="stem,group1", enable_lars=enable_lars)))
