@@ -12,14 +12,21 @@ import pytest
 from resnet_tpu.models.arrays import Arrays
 from resnet_tpu.models.network import Network
 from resnet_tpu.options.config import Config, ModelConfig, OptimizerConfig
-from resnet_tpu.options.network import create_network
+from resnet_tpu.options.network import create_network, network_of
 from resnet_tpu.parallel import distributed
 from resnet_tpu.parallel.distributed import DeviceBatch
 from resnet_tpu.training.loss import cross_entropy, l2
 from resnet_tpu.training.mixing import mix
 from resnet_tpu.training.schedule import standard_boundaries, step_decay
 from resnet_tpu.training.state import TrainState, create_state
-from resnet_tpu.training.step import TrainStep, make_eval_step, make_output_step, make_train_step, normalize
+from resnet_tpu.training.step import (
+    TrainStep,
+    make_eval_step,
+    make_output_step,
+    make_train_step,
+    normalize,
+    train_step_of,
+)
 
 NUM_CLASSES, SIZE, BATCH = 7, 16, 16
 CONFIG = Config().replace(resnet_depth=8, resnet_width=4, precision="float32", label_smoothing=0.1, weight_decay=0.01)
@@ -199,6 +206,26 @@ def test_every_step_seed_and_part_draws_anew() -> None:
     parts = recorded(parts=4)
     assert parts["progress"] == START / 40
     assert parts["square"] - parts["draw"] ** 2 > 0.01  # the variance among four
+
+
+def test_runs_share_a_step_unless_they_differ_in_an_option_that_changes_it() -> None:
+    mesh = distributed.make_mesh(1)
+    config = CONFIG.replace(
+        num_train_images=32, num_label_classes=4, image_size=SIZE, train_batch_size=8, train_steps=9
+    )
+
+    def step_of(**changes: Any) -> TrainStep:
+        changed = config.replace(**changes)
+        return train_step_of(network_of(changed, mesh), changed, mesh)
+
+    first = step_of()
+    for unimportant in ({"model_dir": "elsewhere"}, {"save_checkpoints_steps": 2}, {"lottery_checkpoint_iters": "1"}):
+        assert step_of(**unimportant) is first
+    for important in (
+        {"seed": 1}, {"train_steps": 8}, {"train_batch_size": 4}, {"num_train_images": 16}, {"resnet_width": 8},
+        {"base_learning_rate": 1.0},
+    ):  # fmt: skip
+        assert step_of(**important) is not step_of()
 
 
 def test_the_rate_is_the_one_of_the_step_before_the_update() -> None:
