@@ -1,6 +1,7 @@
 """The same weights in a file of each kind; and a writer of tensor bundles, written from the descriptions of the formats
 and independently of the reader that it tests."""
 
+import functools
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from resnet_tpu.checkpoints import folders, tf1
 from resnet_tpu.checkpoints.meta import make_meta
 from resnet_tpu.checkpoints.store import CheckpointStore
 from resnet_tpu.checkpoints.torch_names import to_torch, torch_names
-from resnet_tpu.checkpoints.weights import Kind
+from resnet_tpu.checkpoints.weights import Kind, Weights, open_weights
 from resnet_tpu.models.arrays import Arrays, leaf_at
 from resnet_tpu.models.network import Network
 from resnet_tpu.options.config import Config
@@ -35,6 +36,13 @@ class ThreeKinds:
     network: Network
     arrays: Arrays
     class_names: list[str]
+
+    def open(self, kind: Kind) -> Weights:
+        """The weights of this kind, read once for all tests, which leave them as they are."""
+        return _open(str(self.folders[kind]))
+
+
+_open = functools.cache(open_weights)
 
 
 @pytest.fixture(scope="session")

@@ -28,7 +28,7 @@ SUMMARIES: dict[Kind, str] = {
 
 @pytest.mark.parametrize("kind", SUMMARIES)
 def test_every_array_is_there_once_in_the_order_of_the_layers(kind: Kind, three_kinds: Any) -> None:
-    weights = open_weights(str(three_kinds.folders[kind]))
+    weights = three_kinds.open(kind)
     found = inspect(str(three_kinds.folders[kind]))
     assert found.source == weights.source
     assert sorted(entry.name for entry in found.entries) == sorted(weights.variables)
@@ -126,6 +126,6 @@ def test_the_table_shows_names_shapes_sizes_and_totals(three_kinds: Any) -> None
     Console(file=text, width=1000).print(render(inspect(str(three_kinds.folders["tf1"]))))
     lines = [[cell.strip() for cell in line.split("│")] for line in text.getvalue().splitlines()]
     assert ["", "conv2d/kernel", "stem/conv/kernel", "7×7×3×4", "float32", "2,352", ""] in lines
-    num_bytes = sum(array.nbytes for array in open_weights(str(three_kinds.folders["tf1"])).variables.values())
+    num_bytes = sum(array.nbytes for array in three_kinds.open("tf1").variables.values())
     assert ["", "280 arrays", "", "", "", f"{num_bytes:,}", ""] in lines
     assert text.getvalue().endswith("moving averages.\n")

@@ -92,7 +92,7 @@ def test_equal_networks_take_over_everything_but_the_optimizers(write_bundle: Wr
     ],
 )
 def test_every_kind_is_loaded_and_reported_alike(kind: Kind, left: list[str], three_kinds: Any) -> None:
-    weights = open_weights(str(three_kinds.folders[kind]))
+    weights = three_kinds.open(kind)
     params, batch_stats, report = start_from(three_kinds.network, weights, *three_kinds.network.init(0))
     assert_equal(params, three_kinds.arrays["params"])
     assert_equal(batch_stats, three_kinds.arrays["batch_stats"])
@@ -107,7 +107,7 @@ def test_every_kind_is_loaded_and_reported_alike(kind: Kind, left: list[str], th
 def test_every_kind_gives_way_to_a_new_head(kind: Kind, three_kinds: Any) -> None:
     network = make_network(num_classes=5)
     new = arrays_of(network, 2)
-    params, _, report = start_from(network, open_weights(str(three_kinds.folders[kind])), *new)
+    params, _, report = start_from(network, three_kinds.open(kind), *new)
     assert_equal(params, {**three_kinds.arrays["params"], "dense": new[0]["dense"]})
     head = {"ours": "params/dense/kernel", "tf1": "dense/kernel", "torch": "fc.weight"}[kind]
     assert f"initial value kept: {head}: [32, 3] there, [32, 5] here" in str(report)

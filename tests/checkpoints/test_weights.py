@@ -10,7 +10,7 @@ import pytest
 from resnet_tpu.checkpoints import tf1_bundle
 from resnet_tpu.checkpoints.inspection import inspect
 from resnet_tpu.checkpoints.tf1_names import tf_names
-from resnet_tpu.checkpoints.weights import Kind, fixed_options, open_weights
+from resnet_tpu.checkpoints.weights import Kind, LocatedWeights, fixed_options, locate, open_weights
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.arrays import leaf_at
 from resnet_tpu.options.config import Config
@@ -20,7 +20,7 @@ KINDS: tuple[Kind, ...] = ("ours", "tf1", "torch")
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_holds_the_same_weights_in_the_same_layout(kind: Kind, three_kinds: Any) -> None:
-    weights = open_weights(str(three_kinds.folders[kind]))
+    weights = three_kinds.open(kind)
     assert weights.kind == kind
     names = weights.names_in(three_kinds.network)
     assert len(names) == len(tf_names(three_kinds.network))
@@ -43,7 +43,7 @@ def test_every_kind_holds_the_same_weights_in_the_same_layout(kind: Kind, three_
     ],
 )
 def test_what_travels(kind: Kind, padding: str, mean: tuple[float, ...], three_kinds: Any) -> None:
-    assert fixed_options(open_weights(str(three_kinds.folders[kind]))) == {
+    assert fixed_options(three_kinds.open(kind)) == {
         "inner_channels": "",
         "pool_padding": padding,
         "project_first_group": True,
@@ -67,14 +67,16 @@ def test_what_travels(kind: Kind, padding: str, mean: tuple[float, ...], three_k
     ],
 )
 def test_any_of_their_paths_will_do(kind: Kind, path: str, source: str, three_kinds: Any) -> None:
-    assert open_weights(str(three_kinds.folders[kind] / path)).source == str(three_kinds.folders[kind] / source)
+    assert locate(str(three_kinds.folders[kind] / path)) == LocatedWeights(
+        kind, str(three_kinds.folders[kind] / source)
+    )
 
 
 @pytest.mark.parametrize("kind", ["tf1", "torch"])
 def test_weights_in_a_bucket(kind: Kind, three_kinds: Any) -> None:
     folder = f"memory://weights/{kind}"
     fsspec.filesystem("memory").put(str(three_kinds.folders[kind]), folder, recursive=True)
-    remote, local = open_weights(folder), open_weights(str(three_kinds.folders[kind]))
+    remote, local = open_weights(folder), three_kinds.open(kind)
     assert remote.source.startswith("memory://")
     assert remote.options == local.options
     assert remote.variables.keys() == local.variables.keys()
