@@ -36,6 +36,7 @@ from resnet_tpu.training.trained import load_trained
 
 CLASSES = ["daisy", "rose", "tulip"]
 TINY = {"resnet_depth": 18, "resnet_width": 4, "stem": "imagenet", "precision": "float32", "image_size": 32}
+SMALL = TINY | {"resnet_depth": 8, "stem": "auto"}  # with half as many arrays
 TORCH_SHAPED = {"resnet_width": 64, "project_first_group": False, "pool_padding": "symmetric"}
 
 
@@ -85,8 +86,8 @@ def in_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {},
-        {"average": True, "moving_average_decay": 0.9999, "bn_momentum": 0.0},
+        pytest.param({}, marks=pytest.mark.long),
+        {**SMALL, "average": True, "moving_average_decay": 0.9999, "bn_momentum": 0.0},
         pytest.param({"enable_lars": True}, marks=pytest.mark.long),
         pytest.param(
             {"resnet_depth": 50, "use_resnetd_stem": True, "resnetd_shortcut": True, "se_ratio": 0.25},
@@ -127,10 +128,17 @@ def test_to_safetensors_and_back_weights_names_and_preprocessing_are_the_same(pr
     assert Path("back/labels.txt").read_text().split() == CLASSES
 
 
-@pytest.mark.parametrize("average", [pytest.param(True, marks=pytest.mark.long), False])
+@pytest.fixture
+def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Networks of width 4 are written like those of width 64, the only ones that torchvision and timm have."""
+    monkeypatch.setattr("resnet_tpu.checkpoints.torch.WIDTH", 4)
+
+
+@pytest.mark.parametrize("average", [True, False])
+@pytest.mark.usefixtures("narrow")
 def test_safetensors_hold_the_averages_unless_told_otherwise(average: bool) -> None:
     options = {"moving_average_decay": 0.9999, "bn_momentum": 0.0}
-    arrays = make_run("run", average=True, **TORCH_SHAPED, **options)
+    arrays = make_run("run", average=True, **TORCH_SHAPED | {"resnet_width": 4}, **options)
     convert("run", "w.safetensors", *([] if average else ["--params_override=export_moving_average=false"]))
     written = safetensors.numpy.load_file("w.safetensors")
     expected = (arrays["ema"] if average else arrays)["params"]["dense"]["kernel"]
@@ -138,7 +146,7 @@ def test_safetensors_hold_the_averages_unless_told_otherwise(average: bool) -> N
 
 
 def test_a_converted_checkpoint_predicts_the_same(capsys: pytest.CaptureFixture[str]) -> None:
-    make_run("run")
+    make_run("run", **SMALL)
     Path("photos").mkdir()
     rng = np.random.default_rng(0)
     for number in range(3):
@@ -168,7 +176,7 @@ def test_training_goes_on_from_a_converted_checkpoint(capsys: pytest.CaptureFixt
     assert orbax.find("back").endswith("/8")
 
 
-@pytest.mark.parametrize("case", ["r18", "r50_d_se"])
+@pytest.mark.parametrize("case", ["r18", pytest.param("r50_d_se", marks=pytest.mark.long)])
 def test_checkpoints_of_the_original_give_its_logits(golden: Callable[[str], Path], case: str) -> None:
     settings = json.loads(golden(f"model/{case}/meta.json").read_text())["settings"]
     size = f"--image_size={settings['image_size']}"
@@ -323,22 +331,22 @@ def test_weights_without_a_classifier_are_for_training_only(
 
 
 def test_what_the_original_does_not_do_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    make_run("run", pool_padding="symmetric", eval_preprocessing="pil")
+    make_run("run", **SMALL, pool_padding="symmetric", eval_preprocessing="pil")
     convert("run", "tf1", "--to=tf1")
     assert "The original has no pool_padding=symmetric, only same" in (said := capsys.readouterr().err)
     assert "The original has no eval_preprocessing=pil, only tf" in said
     assert "resnetd_shortcut" not in said
     assert "pruned" not in said
-    make_run("pooled", resnet_depth=18, resnetd_shortcut=True)
+    make_run("pooled", **SMALL, resnetd_shortcut=True)
     convert("pooled", "pooled_tf1", "--to=tf1")
     assert "The original has no resnetd_shortcut=True, only False" in capsys.readouterr().err
 
 
 def test_a_pruned_network_s_masks_are_said_to_be_lost(capsys: pytest.CaptureFixture[str]) -> None:
-    arrays = make_run("run")
+    arrays = make_run("run", **SMALL)
     kernel = arrays["params"]["stem"]["conv"]["kernel"]
     masks = {"stem": {"conv": {"kernel": np.ones(kernel.shape, bool)}}}
-    write_model_dir("pruned", Config().replace(num_label_classes=3, **TINY), arrays | {"masks": masks}, CLASSES)
+    write_model_dir("pruned", Config().replace(num_label_classes=3, **SMALL), arrays | {"masks": masks}, CLASSES)
     convert("pruned", "pruned_tf1", "--to=tf1")
     assert "pruned_tf1 has no place for the masks of a pruned network" in capsys.readouterr().err
 
@@ -353,7 +361,7 @@ def test_inspect_shows_what_is_there_and_writes_nothing(capsys: pytest.CaptureFi
     assert sorted(Path().rglob("*")) == before
 
 
-TIMM = {"resnet_width": 64, "project_first_group": False, "pool_padding": "symmetric", "crop_pct": 0.95}
+TIMM = {"resnet_width": 4, "project_first_group": False, "pool_padding": "symmetric", "crop_pct": 0.95}
 
 
 @pytest.fixture(scope="module")
@@ -361,7 +369,9 @@ def timm_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A network in timm's format."""
     folder = tmp_path_factory.mktemp("timm")
     make_run(str(folder / "run"), **TIMM)
-    convert(str(folder / "run"), str(folder / "folder"), "--to=timm")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("resnet_tpu.checkpoints.torch.WIDTH", 4)
+        convert(str(folder / "run"), str(folder / "folder"), "--to=timm")
     return folder / "folder"
 
 
@@ -377,6 +387,7 @@ def test_unsupported_preprocessing_is_warned_of(
 
 
 @pytest.mark.parametrize("preprocessing", ["pil", pytest.param("tf", marks=pytest.mark.long)])
+@pytest.mark.usefixtures("narrow")
 def test_to_timm_and_back_weights_names_and_preprocessing_are_the_same(preprocessing: str) -> None:
     own = {"mean_rgb": (0.5, 0.4, 0.3), "resize_method": "bilinear", "weights_licence": "cc-by-4.0"}
     own["eval_preprocessing"] = preprocessing
@@ -392,6 +403,7 @@ def test_to_timm_and_back_weights_names_and_preprocessing_are_the_same(preproces
     assert Path("back/labels.txt").read_text().split() == CLASSES
 
 
+@pytest.mark.usefixtures("narrow")
 def test_what_timm_reads() -> None:
     make_run("run", **TIMM)
     with MetricsWriter("run") as writer:
@@ -409,6 +421,7 @@ def test_what_timm_reads() -> None:
     assert "| right on its validation images | 87.5% |" in card
 
 
+@pytest.mark.usefixtures("narrow")
 def test_a_network_that_timm_has_not_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     make_run("run", **TIMM, resnetd_shortcut=True)
     message = fails(capsys, "run", "folder", "--to=timm")
