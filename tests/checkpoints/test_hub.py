@@ -27,6 +27,19 @@ from resnet_tpu.checkpoints import pretrained
 sys.exit(program.run_program(lambda names: [print(json.dumps(pretrained.fetch(name))) for name in names], sys.argv[1:]))
 """
 
+_REFUSALS = """
+import json, sys
+from resnet_tpu.checkpoints import pretrained
+from resnet_tpu.errors import UserError
+messages = []
+for name in sys.argv[1:]:
+    try:
+        pretrained.fetch(name)
+    except UserError as error:
+        messages.append(str(error))
+print(json.dumps(messages))
+"""
+
 
 @dataclass(frozen=True)
 class Asker:
@@ -57,6 +70,12 @@ class Asker:
         assert (done.returncode, done.stdout) == (2, "")
         return done.stderr.splitlines()[-1]
 
+    def refusals(self, *names: str) -> list[str]:
+        """The error message of each of several names."""
+        done = self.run(*names, program=_REFUSALS)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
@@ -81,12 +100,12 @@ def test_files_arrive_once_with_commit_licence_and_checksum(asker: Asker, folder
     assert asker.fetch() == (place, options)
     assert asker.hub.asked("GET") == []
     asker.hub.requests.clear()
-    for revision in ("v1", COMMIT):
-        assert asker.fetch(f"{NAME}@{revision}") == (place, options)
+    done = asker.run(f"{NAME}@v1", f"{NAME}@{COMMIT}")
+    assert [json.loads(line) for line in done.stdout.splitlines()] == [[str(place), options]] * 2, done.stderr
     assert asker.hub.asked("GET") == []
 
 
-def test_offline_the_cache_answers_and_nothing_is_asked(asker: Asker) -> None:
+def test_offline_and_without_a_network_the_cache_answers(asker: Asker) -> None:
     message = asker.fails(HF_HUB_OFFLINE="1")
     address = f"{asker.hub.address}/timm/tiny.test/resolve/main/model.safetensors"
     got = "the setting HF_HUB_OFFLINE, and no copy on this machine"
@@ -98,12 +117,10 @@ def test_offline_the_cache_answers_and_nothing_is_asked(asker: Asker) -> None:
     asker.hub.requests.clear()
     assert asker.fetch(HF_HUB_OFFLINE="1") == found
     assert asker.hub.requests == []
-
-
-def test_offline_what_another_program_fetched_is_enough(asker: Asker) -> None:
-    asker.fetch()
+    asker.hub.status = 503  # as without a network
+    assert asker.fetch() == found
     for path in asker.home.rglob("README.md"):
-        path.unlink()
+        path.unlink()  # as where another program fetched only the weights
     _, options = asker.fetch(HF_HUB_OFFLINE="1")
     assert options.keys() == {"weights_origin"}
 
@@ -117,12 +134,6 @@ def test_offline_weights_of_the_older_kind_are_found_too(asker: Asker) -> None:
     for path in asker.home.rglob(".no_exist"):
         shutil.rmtree(path)  # where the client noted which files there are not
     assert asker.fetch(HF_HUB_OFFLINE="1")[0] == place
-
-
-def test_without_a_network_the_cache_answers(asker: Asker) -> None:
-    found = asker.fetch()
-    asker.hub.status = 503
-    assert asker.fetch() == found
 
 
 def test_a_proxy_is_asked_for_the_hub(asker: Asker) -> None:
@@ -143,31 +154,31 @@ def test_a_cut_connection_goes_on_where_it_was(asker: Asker) -> None:
     assert ranges == [None, f"bytes={10 << 20}-"]
 
 
-@pytest.mark.parametrize("kept", ["gated", "private"])
-def test_a_token_opens_what_is_not_for_all(kept: str, asker: Asker) -> None:
-    getattr(asker.hub, kept).add("timm/tiny.test")
-    message = asker.fails()
-    assert "HF_TOKEN" in message
-    assert ("gated" in message) == (kept == "gated")
-    asker.fetch(HF_TOKEN=TOKEN)
+def test_a_token_opens_what_is_not_for_all(asker: Asker, folder: dict[str, bytes]) -> None:
+    asker.hub.files["timm/other.test"] = dict(folder)
+    asker.hub.gated.add("timm/tiny.test")
+    asker.hub.private.add("timm/other.test")
+    names = NAME, "hf:timm/other.test"
+    gated, private = asker.refusals(*names)
+    assert "HF_TOKEN" in gated and "HF_TOKEN" in private
+    assert "a gated repository" in gated and "gated" not in private
+    done = asker.run(*names, HF_TOKEN=TOKEN)
+    assert (done.returncode, len(done.stdout.splitlines())) == (0, 2), done.stderr
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("hf:timm/nothing", "got no repository of that name that this user may read"),
-        (f"{NAME}@other", "got no revision other, expected a branch, tag or commit of it."),
-        ("hf:tiny", "got tiny, expected a repository, OWNER/NAME. Write hf:OWNER/NAME"),
-        ("hf:", "got nothing, expected a repository"),
-        ("hf:timm/bare", "got a repository without config.json"),
-        ("hf:timm/empty", "got a repository without model.safetensors"),
-    ],
-)
-def test_mistakes(name: str, message: str, asker: Asker) -> None:
+def test_mistakes(asker: Asker) -> None:
     asker.hub.files |= {"timm/bare": {"model.safetensors": b"x"}, "timm/empty": {"config.json": b"{}"}}
-    found = asker.fails(name)
-    assert found.startswith(f"Weights {name}: ")
-    assert message in found
+    expected = {
+        "hf:timm/nothing": "got no repository of that name that this user may read",
+        f"{NAME}@other": "got no revision other, expected a branch, tag or commit of it.",
+        "hf:tiny": "got tiny, expected a repository, OWNER/NAME. Write hf:OWNER/NAME",
+        "hf:": "got nothing, expected a repository",
+        "hf:timm/bare": "got a repository without config.json",
+        "hf:timm/empty": "got a repository without model.safetensors",
+    }
+    for (name, message), found in zip(expected.items(), asker.refusals(*expected), strict=True):
+        assert found.startswith(f"Weights {name}: ")
+        assert message in found
 
 
 def test_content_that_is_not_the_hub_s_is_never_taken(asker: Asker) -> None:
