@@ -122,7 +122,10 @@ def load(path: str, shapes: Arrays) -> Checkpoint:
     Raises UserError, naming leaf and both shapes, when an array is missing or of another shape, or a collection has one
     that `shapes` lacks; and DamagedCheckpointError.
     """
-    stored, packed = _stored(path)
+    return _load(path, shapes, *_stored(path))
+
+
+def _load(path: str, shapes: Arrays, stored: Arrays, packed: sparse.Shapes) -> Checkpoint:
     check_shapes(path, sparse.described(stored, packed), shapes)
     wanted = sparse.to_load(shapes, stored, packed)
     with _reading(path), orbax_context(alone=True), warnings.catch_warnings():
@@ -135,9 +138,10 @@ def load(path: str, shapes: Arrays) -> Checkpoint:
 
 def load_all(path: str, collections: Sequence[str] | None = None) -> Checkpoint:
     """The checkpoint at `path` with all arrays of the named collections (default: of all), as NumPy arrays."""
-    stored = stored_shapes(path)
-    wanted = {name: stored[name] for name in collections or stored}
-    checkpoint = load(path, distributed.with_sharding(wanted, sparse.here()))
+    stored, packed = _stored(path)
+    shapes = sparse.described(stored, packed)
+    wanted = {name: shapes[name] for name in collections or shapes}
+    checkpoint = _load(path, distributed.with_sharding(wanted, sparse.here()), stored, packed)
     return dataclasses.replace(checkpoint, arrays=jax.tree.map(np.asarray, checkpoint.arrays))
 
 
