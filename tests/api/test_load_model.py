@@ -52,9 +52,10 @@ def test_a_file_of_weights_in_each_form(
     models.append(rt.load_model(run))
     for model in models:
         assert (model.class_names, model.config.model.precision) == (["0", "1", "2"], "float32")
-        np.testing.assert_array_equal(model.predict(IMAGES).probabilities, models[0].predict(IMAGES).probabilities)
-        np.testing.assert_array_equal(model.features(IMAGES), models[0].features(IMAGES))
-    assert np.ptp(models[0].logits(IMAGES)) > 0
+    expected = models[0].logits(IMAGES)
+    assert np.ptp(expected) > 0
+    for model in models[1:]:
+        np.testing.assert_array_equal(model.logits(IMAGES), expected)
 
 
 def test_exported_and_served_it_sees_a_photo_as_its_makers_did(weights: dict[str, np.ndarray], tmp_path: Path) -> None:

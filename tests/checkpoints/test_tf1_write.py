@@ -20,14 +20,17 @@ from resnet_tpu.options.network import create_network
 
 RS = {"use_resnetd_stem": True, "resnetd_shortcut": True, "replace_stem_max_pool": True, "se_ratio": 0.25}
 NETWORKS: list[dict[str, Any]] = [
-    *({"resnet_depth": depth} for depth in (18, 34, 50, 101, 152, 8, 20, 32, 44, 56, 110)),
+    *({"resnet_depth": depth} for depth in (18, 8, 20)),
     {"resnet_depth": 50, **RS},
     {"resnet_depth": 50, "pre_activation": True},
     {"resnet_depth": 18, "pre_activation": True, "norm_act_layer": "evonorm_b0"},
     {"resnet_depth": 18, "pre_activation": True, "norm_act_layer": "evonorm_s0"},
     {"resnet_depth": 18, "stem": "small"},
 ]
-DEEP = [pytest.param({"resnet_depth": depth}, marks=pytest.mark.long) for depth in (200, 270, 350, 420)]
+DEEP = [
+    pytest.param({"resnet_depth": depth}, marks=pytest.mark.long)
+    for depth in (34, 50, 101, 152, 200, 270, 350, 420, 32, 44, 56, 110)
+]
 SLOT = {False: "Momentum", True: "LARSOptimizer"}
 
 

@@ -136,18 +136,23 @@ _OPTIONS: list[dict[str, Any]] = [
     {"depth": 34},
     {"depth": 34, "project_first_group": True},
     {"depth": 18, "use_resnetd_stem": True, "resnetd_shortcut": True},
-    {"depth": 34, "use_resnetd_stem": True, "resnetd_shortcut": True},
     {"depth": 50},
-    {"depth": 152, "num_classes": 1001},
+    {"depth": 50, "num_classes": 1001},
     {"depth": 50, "resnet_width": 32},
     {"depth": 50, "use_resnetd_stem": True},
-    {"depth": 101, "use_resnetd_stem": True, "resnetd_shortcut": True},
     {"depth": 50, "se_ratio": 0.0625},
     {"depth": 50, "use_resnetd_stem": True, "resnetd_shortcut": True, "replace_stem_max_pool": True, "se_ratio": 0.25},
 ]
+_DEEP: list[dict[str, Any]] = [
+    {"depth": 34, "use_resnetd_stem": True, "resnetd_shortcut": True},
+    {"depth": 101, "use_resnetd_stem": True, "resnetd_shortcut": True},
+    {"depth": 152},
+]
 
 
-@pytest.mark.parametrize("options", _OPTIONS, ids=str)
+@pytest.mark.parametrize(
+    "options", [*_OPTIONS, *(pytest.param(options, marks=pytest.mark.long) for options in _DEEP)], ids=str
+)
 def test_the_arrays_tell_the_options(options: dict[str, Any], blank: str) -> None:
     network = _network(**options)
     found = torch.options_of(_state_dict(network), blank)

@@ -118,6 +118,8 @@ def save_whole(path: Path, value: Any, storages: Mapping[str, np.ndarray]) -> No
 
 
 both = pytest.mark.parametrize("save", [save_zip, save_stream])
+# what costs seconds, and is the same code for both
+quick = pytest.mark.parametrize("save", [save_zip, pytest.param(save_stream, marks=pytest.mark.long)])
 some = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
 
 
@@ -368,7 +370,7 @@ _HOSTILE = {
 }  # fmt: skip
 
 
-@both
+@quick
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("name", _HOSTILE)
 def test_hostile_pickles_end_soon(save: Save, name: str, tmp_path: Path) -> None:
@@ -401,7 +403,7 @@ def test_what_lies_under_an_odd_key_is_left_out(save: Save, name: str, tmp_path:
     np.testing.assert_array_equal(found["b"], some)
 
 
-@both
+@quick
 @pytest.mark.timeout(120)
 def test_what_is_not_looked_at_does_no_harm(save: Save, tmp_path: Path) -> None:
     rebuild = opcodes_of(Global("torch._utils", "_rebuild_tensor_v2")) + b"q\1"

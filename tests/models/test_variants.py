@@ -46,8 +46,14 @@ def paths(arrays: Arrays) -> set[str]:
 @pytest.mark.parametrize(
     ("depth", "parameters"),
     [
-        (50, 35_691_912), (101, 63_618_696), (152, 86_621_576), (200, 93_209_992), (270, 129_861_448),
-        (350, 163_956_168), (420, 191_891_656),
+        (50, 35_691_912),
+        (101, 63_618_696),
+        *(
+            pytest.param(depth, parameters, marks=pytest.mark.long)
+            for depth, parameters in (
+                (152, 86_621_576), (200, 93_209_992), (270, 129_861_448), (350, 163_956_168), (420, 191_891_656)
+            )
+        ),
     ],
 )  # fmt: skip
 def test_resnet_rs_has_as_many_parameters_as_published(depth: int, parameters: int) -> None:
@@ -188,7 +194,7 @@ def test_bfloat16_variants_convolve_in_half_precision_on_float32_parameters(name
 
 
 @pytest.mark.parametrize(
-    "name", ["rs", *(pytest.param(name, marks=pytest.mark.long) for name in VARIANTS if name != "rs")]
+    "name", [pytest.param(name, marks=[] if name == "evonorm_b0" else pytest.mark.long) for name in VARIANTS]
 )
 def test_variants_export_for_any_batch(name: str) -> None:
     network = make_network(**VARIANTS[name])

@@ -18,9 +18,9 @@ from resnet_tpu.recipes import find_recipe
 from resnet_tpu.recipes.choice import FEW_IMAGES, choose, follow_weights, options_to_follow
 
 TINY = (
+    "--resnet_depth=8",
     "--resnet_width=4",
     "--image_size=32",
-    "--stem=imagenet",
     "--train_steps=1",
     "--steps_per_eval=1",
     "--num_cores=1",
@@ -103,7 +103,15 @@ def test_photos_are_not_trained_on_as_imagenet(
     logged = trains(capsys, *words, *TINY)
     assert "No --recipe: as for 16 images on a CPU, flowers_cpu with train_batch_size=16\n" in logged
     config, recipe = config_of(run), find_recipe("flowers_cpu").flat()
-    given = {"resnet_width", "image_size", "stem", "train_steps", "steps_per_eval", "num_cores", "train_batch_size"}
+    given = {
+        "resnet_depth",
+        "resnet_width",
+        "image_size",
+        "train_steps",
+        "steps_per_eval",
+        "num_cores",
+        "train_batch_size",
+    }
     given |= {"data_dir", "model_dir", "num_label_classes", "num_train_images", "data_order"}
     assert {name for name, value in recipe.items() if json.loads(json.dumps(value)) != config[name]} == given
 
@@ -168,7 +176,6 @@ def test_made_up_images_and_files_of_options_choose_nothing(
         "--eval_batch_size=8",
         "--iterations_per_loop=1",
         "--mode=train",
-        "--resnet_depth=18",
     )
     logged = trains(capsys, "--data_dir=synthetic", f"--model_dir={tmp_path / 'a'}", *TINY, *small)
     assert "No --recipe" not in logged

@@ -99,7 +99,7 @@ def test_one_recipe_of_each_kind_trains(name: str, photos_of_noise: Path, tmp_pa
     small = recipe.replace(
         data_dir=str(photos_of_noise), model_dir=str(tmp_path), num_cores=1, resnet_width=4,
         image_size=min(recipe.data.image_size, 64), train_batch_size=8, eval_batch_size=8,
-        resnet_depth={50: 18, 200: 50}.get(recipe.model.resnet_depth, recipe.model.resnet_depth),
+        resnet_depth={20: 8, 50: 18, 200: 50}.get(recipe.model.resnet_depth, recipe.model.resnet_depth),
         train_steps=2, iterations_per_loop=1, steps_per_eval=2, save_checkpoints_steps=2,
     )  # fmt: skip
     summary = train(small)

@@ -222,7 +222,8 @@ def test_evaluation_of_nothing_is_an_error():
         mean_metrics([])
 
 
-@pytest.mark.parametrize("reader", ["auto", "false"])  # the fast reader in Rust, and the one in Python
+# the fast reader in Rust, and the one in Python
+@pytest.mark.parametrize("reader", ["auto", pytest.param("false", marks=pytest.mark.long)])
 def test_tensorboard_shows_the_tags_of_the_original(tmp_path: Path, reader: str):
     """A real TensorBoard serves a run that was stopped after step 10 and resumed at step 6.
 
