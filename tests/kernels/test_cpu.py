@@ -76,8 +76,14 @@ GEOMETRIES = [
 
 
 @needs_library
-@pytest.mark.parametrize("is_deferred", [False, True])
-@pytest.mark.parametrize("geometry", GEOMETRIES)
+@pytest.mark.parametrize(
+    ("geometry", "is_deferred"),
+    [
+        *((geometry, True) for geometry in GEOMETRIES),
+        (GEOMETRIES[0], False),
+        *(pytest.param(geometry, False, marks=pytest.mark.long) for geometry in GEOMETRIES[1:]),
+    ],
+)
 def test_convolution_and_all_its_gradients_are_the_plain_ones(geometry: tuple[int, ...], is_deferred: bool) -> None:
     n, height, width, before, after, size, stride = geometry
 
@@ -175,7 +181,7 @@ def test_end_of_a_block_is_the_plain_one(has_norm: bool) -> None:
 
 
 @needs_library
-@pytest.mark.parametrize("side", [8, 9])
+@pytest.mark.parametrize("side", [pytest.param(8, marks=pytest.mark.long), 9])
 @pytest.mark.parametrize("padding", ["same", "symmetric"])
 def test_pool_is_the_plain_one(padding: Any, side: int) -> None:
     def ours(x: jax.Array, norm: Norm) -> jax.Array:

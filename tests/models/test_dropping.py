@@ -53,7 +53,7 @@ def test_drop_connect_drops_whole_images_and_scales_up_the_rest() -> None:
     [
         (14, 7, 1.0, 0.5 * 14**2 / 7**2 / 8**2),
         (14, 7, 0.5, 0.25 * 14**2 / 7**2 / 8**2),
-        (8, 4, 1.0, 0.5 * 8**2 / 4**2 / 5**2),
+        pytest.param(8, 4, 1.0, 0.5 * 8**2 / 4**2 / 5**2, marks=pytest.mark.long),
         (4, 7, 1.0, 0.5),  # the square is as large as the map
         (6, 1, 1.0, 0.5),
     ],
@@ -64,7 +64,9 @@ def test_squares_are_drawn_at_the_rate_of_the_formula(width: int, size: int, pro
     assert abs(corners.mean() - rate) < 4 * np.sqrt(rate / corners.size)
 
 
-@pytest.mark.parametrize(("width", "size"), [(9, 4), (8, 3), (5, 5), (4, 7)])
+@pytest.mark.parametrize(
+    ("width", "size"), [(9, 4), *(pytest.param(*sizes, marks=pytest.mark.long) for sizes in ((8, 3), (5, 5))), (4, 7)]
+)
 def test_what_is_dropped_are_whole_squares_at_every_place(width: int, size: int) -> None:
     block = min(size, width)
     y = squares(jnp.ones((300, width, width, 4)), 0.1, size=size)

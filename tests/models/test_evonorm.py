@@ -22,7 +22,10 @@ def by_hand_s0(x: np.ndarray, norm: EvoNorm, groups: int) -> np.ndarray:
     return x / (1 + np.exp(-norm.v * x)) / deviation * norm.scale + norm.bias
 
 
-@pytest.mark.parametrize(("features", "groups"), [(64, 32), (32, 32), (8, 8), (40, 20), (37, 1), (3, 3)])
+@pytest.mark.parametrize(
+    ("features", "groups"),
+    [(64, 32), (40, 20), (37, 1), *(pytest.param(n, n, marks=pytest.mark.long) for n in (32, 8, 3))],
+)
 def test_evonorm_s0_by_hand(features: int, groups: int) -> None:
     x, norm = random(3, 4, 5, features) + 0.3, arrays(features)
     np.testing.assert_allclose(evonorm_s0(jnp.asarray(x), norm), by_hand_s0(x, norm, groups), rtol=2e-5, atol=1e-5)

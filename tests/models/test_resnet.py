@@ -87,8 +87,10 @@ def test_the_shortcut_of_a_basic_block_is_pooled_too(pools: bool) -> None:
     check_block(by_hand, random(2, 7, 7, 8), group=2, bottleneck=False, resnetd_shortcut=pools)
 
 
-@pytest.mark.parametrize("block", [1, 2])
-@pytest.mark.parametrize("bottleneck", [True, False])
+@pytest.mark.parametrize(
+    ("bottleneck", "block"),
+    [(True, 1), (False, 2), *(pytest.param(*other, marks=pytest.mark.long) for other in ((True, 2), (False, 1)))],
+)
 def test_a_preactivated_block_by_hand(bottleneck: bool, block: int) -> None:
     features, stride = (64 if bottleneck else 16), (2 if block == 1 else 1)
 
@@ -173,7 +175,7 @@ def test_the_stem_pools_as_asked(padding: Any) -> None:
     assert_same(whole(x), own(x))
 
 
-@pytest.mark.parametrize("bottleneck", [False, True])
+@pytest.mark.parametrize("bottleneck", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_blocks_run_in_the_order_of_their_numbers(bottleneck: bool) -> None:
     # With ten blocks and more: sorted as text, block10 would come before block2.
     settings = architecture(11, bottleneck=bottleneck)

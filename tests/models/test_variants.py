@@ -130,7 +130,6 @@ def test_networks_without_active_random_places_need_no_key(options: dict[str, An
 @pytest.mark.parametrize(
     "options",
     [
-        {"dropout_rate": 0.25},
         {"drop_connect_rate": 0.1},
         {"dropblock_groups": "4", "dropblock_keep_prob": 0.9},
         {"resnet_depth": 18, "dropout_rate": 0.25},
@@ -153,7 +152,9 @@ def test_dropblock_follows_the_progress_of_the_training() -> None:
     assert not np.allclose(apply(first, 1.0), apply(second, 1.0), rtol=1e-2)
 
 
-@pytest.mark.parametrize("options", [{"resnet_depth": 18}, VARIANTS["evonorm_b0"]], ids=["batch_norm", "evonorm_b0"])
+@pytest.mark.parametrize(
+    "options", [{"resnet_depth": 18}, pytest.param(VARIANTS["evonorm_b0"], marks=pytest.mark.long)]
+)
 def test_frozen_norms_train_as_they_evaluate(options: dict[str, Any]) -> None:
     network = make_network(**options, freeze_batch_norm=True)
     params, batch_stats = network.init(0)
