@@ -99,7 +99,7 @@ def test_photos_are_not_trained_on_as_imagenet(
     photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = tmp_path / "run"
-    words = (f"--data_dir={photos}", f"--model_dir={run}")
+    words = (f"--data_dir={photos}", f"--model_dir={run}", "--mode=train")
     logged = trains(capsys, *words, *TINY)
     assert "No --recipe: as for 16 images on a CPU, flowers_cpu with train_batch_size=16\n" in logged
     config, recipe = config_of(run), find_recipe("flowers_cpu").flat()
@@ -112,10 +112,10 @@ def test_photos_are_not_trained_on_as_imagenet(
         "num_cores",
         "train_batch_size",
     }
-    given |= {"data_dir", "model_dir", "num_label_classes", "num_train_images", "data_order"}
+    given |= {"mode", "data_dir", "model_dir", "num_label_classes", "num_train_images", "data_order"}
     assert {name for name, value in recipe.items() if json.loads(json.dumps(value)) != config[name]} == given
 
-    logged = trains(capsys, f"--model_dir={run}", "--train_steps=2")
+    logged = trains(capsys, f"--model_dir={run}", "--mode=train", "--train_steps=2")
     assert "No --recipe" not in logged
     assert config_of(run) == config | {"train_steps": 2}
 
