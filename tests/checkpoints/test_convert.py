@@ -255,6 +255,18 @@ def test_a_pickle_that_would_run_code(zipped: bool, target: list[str], capsys: p
     assert not Path("was_run").exists()
 
 
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of weights and labels, to which mistakes add nothing."""
+    folder = tmp_path_factory.mktemp("sources")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        make_run("run")
+        write_tf1()
+        Path("labels.txt").write_text("daisy\nrose\n")
+    return folder
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -285,10 +297,14 @@ def test_a_pickle_that_would_run_code(zipped: bool, target: list[str], capsys: p
         (["tf1", "new.safetensors"], "resnet_width: got 4, expected 64"),
     ],
 )
-def test_mistakes(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    make_run("run")
-    write_tf1()
-    Path("labels.txt").write_text("daisy\nrose\n")
+def test_mistakes(
+    arguments: list[str],
+    message: str,
+    sources: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(sources)
     assert message in fails(capsys, *arguments)
 
 
