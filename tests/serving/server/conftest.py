@@ -59,7 +59,7 @@ def decode(images: list[bytes]) -> np.ndarray:
 def write_small_bundle(folder: Path, pixels: np.ndarray) -> None:
     """Writes a bundle of a small network with random weights that tells these images apart into this folder."""
     config = Config().replace(
-        resnet_depth=18, resnet_width=4, precision="float32", image_size=SIZE, num_label_classes=len(CLASSES)
+        resnet_depth=8, resnet_width=4, precision="float32", image_size=SIZE, num_label_classes=len(CLASSES)
     )
     network = create_network(config.model, num_classes=len(CLASSES), image_size=SIZE)
     params, batch_stats = network.init(0)
@@ -71,7 +71,7 @@ def write_small_bundle(folder: Path, pixels: np.ndarray) -> None:
     params["dense"] = {"kernel": dense["kernel"] * scale, "bias": (dense["bias"] - logits.mean(0)) * scale}
     folded = fold(Trained("", 3, config, CLASSES, network, params, batch_stats, mesh))
     card = {
-        "name": "flowers", "network": "ResNet-18", "class_names": CLASSES, "image_size": SIZE,
+        "name": "flowers", "network": "ResNet-8", "class_names": CLASSES, "image_size": SIZE,
         "resize_method": "bicubic", "step": 3, "metrics": {"split": "test", "top_1_accuracy": 0.91},
     }  # fmt: skip
     forms: list[tuple[Form, Callable[[], Mapping[str, bytes]]]] = [
@@ -148,6 +148,14 @@ def run_server(folder: Path, *arguments: object) -> Iterator[Server]:
             yield server
         finally:
             process.kill()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_certificates(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Clients read no certificates, which takes most of the time of a short request: nothing is encrypted here."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SSL_CERT_DIR", str(tmp_path_factory.mktemp("certificates")))
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -120,6 +120,7 @@ def test_a_connection_may_last_longer_than_a_request(server: "Server") -> None:
     pytest.fail(f"none of {len(begun)} connections lasted")
 
 
+@pytest.mark.long
 def test_a_connection_that_was_made_in_advance_has_all_the_time_for_its_request(server: "Server") -> None:
     """A second after `request_timeout`, 3 s, a connection without a request would be closed."""
     with server.connect() as connection:

@@ -7,7 +7,6 @@ import dataclasses
 import errno
 import json
 import os
-import re
 import shutil
 import signal
 import socket
@@ -88,7 +87,7 @@ def under_load(url: str, body: bytes, work: Callable[[Load], None], clients: int
 
 @pytest.fixture
 def body(images: list[bytes]) -> bytes:
-    return json.dumps({"instances": [{"b64": base64.b64encode(image).decode()} for image in images]}).encode()
+    return json.dumps({"instances": [{"b64": base64.b64encode(image).decode()} for image in images[:4]]}).encode()
 
 
 def test_newer_bundles_take_over_under_load_and_broken_ones_do_not(
@@ -114,7 +113,7 @@ def test_newer_bundles_take_over_under_load_and_broken_ones_do_not(
         assert {answer.status_code for answer in load.answers} == {200}
         for answer in (load.answers[0], load.answers[-1]):
             found = [row["probabilities"] for row in answer.json()["predictions"]]
-            np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
+            np.testing.assert_allclose(found, expected[:4], rtol=0, atol=1e-6)
         models = httpx.get(f"{server.url}/v1/models").json()["models"]
         assert models == [{"name": "flowers", "version": first + 3}, {"name": "pinned", "version": first}]
         metrics = httpx.get(f"{server.url}/metrics").text
@@ -188,17 +187,23 @@ def test_a_signal_that_comes_before_the_server_listens_is_not_lost(
     serve([str(export_dir)], ServeOptions(port=0))  # returns
 
 
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="ignored signals are read from /proc")
 def test_a_server_in_the_background_of_a_script_ignores_its_ctrl_c(
-    export_dir: Path, start_server: "StartServer"
+    export_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    start, found = uvicorn.Server.startup, []
+
+    async def started(server: uvicorn.Server, **options: Any) -> None:
+        await start(server, **options)
+        found.append(signal.getsignal(signal.SIGINT))
+        signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(uvicorn.Server, "startup", started)
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as a shell's `&` does, and processes inherit it
     try:
-        with start_server(export_dir) as server:
-            (ignored,) = re.findall(r"SigIgn:\s+(\w+)", Path(f"/proc/{server.process.pid}/status").read_text())
+        serve([str(export_dir)], ServeOptions(port=0))
     finally:
         signal.signal(signal.SIGINT, before)
-    assert int(ignored, 16) & 1 << signal.SIGINT - 1
+    assert found == [signal.SIG_IGN]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells how many wait")
@@ -243,7 +248,7 @@ def test_while_it_stops_it_is_not_ready_and_asks_clients_to_leave(
         entries = [json.loads(line) for line in server.log.read_text().splitlines() if line.startswith("{")]
     assert [entry["status"] for entry in entries] == [200, 200, 503, 200, 503]
     assert entries[-2] | {"time": "", "ms": 0} == {
-        "time": "", "client": "127.0.0.1", "method": "POST", "path": PREDICT, "status": 200, "ms": 0, "images": 16
+        "time": "", "client": "127.0.0.1", "method": "POST", "path": PREDICT, "status": 200, "ms": 0, "images": 4
     }  # fmt: skip
 
 

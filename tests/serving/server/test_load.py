@@ -62,6 +62,7 @@ def load(request: pytest.FixtureRequest, program: str, *arguments: str) -> str:
     return said
 
 
+@pytest.mark.long
 @pytest.mark.peer
 def test_wrk_gets_right_answers(
     request: pytest.FixtureRequest, client: httpx.Client, images: list[bytes], expected: np.ndarray, tmp_path: Path

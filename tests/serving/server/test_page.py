@@ -43,8 +43,8 @@ def photo(photos: dict[Path, Classes]) -> Path:
 
 @pytest.fixture(scope="module")
 def url(export_dir: Path, start_server: Callable[..., Any]) -> Iterator[str]:
-    """The URL of a server that serves the same bundle under two names."""
-    with start_server(f"flowers={export_dir}", f"again={export_dir}") as server:
+    """The URL of a server that serves the same bundle under two names, and takes up to 0.1 MB."""
+    with start_server(f"flowers={export_dir}", f"again={export_dir}", "--max_body_mb=0.1") as server:
         yield server.url
 
 
@@ -129,30 +129,30 @@ def test_chosen_photos_get_their_classes(visit: Callable[..., Visit], photos: di
     assert len([url for method, url in seen.requests if method == "POST"]) == len(photos)
 
 
-@pytest.mark.parametrize("way", ["drop", "paste"])
-def test_dropped_and_pasted_photos(
-    visit: Callable[..., Visit], photos: dict[Path, Classes], photo: Path, way: str
-) -> None:
+def test_dropped_and_pasted_photos(visit: Callable[..., Visit], photos: dict[Path, Classes], photo: Path) -> None:
     seen = visit()
     expect(seen.page.locator("#card")).to_be_visible()
-    seen.page.evaluate(
-        """([way, text, name]) => {
-            const data = new DataTransfer();
-            const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
-            data.items.add(new File([bytes], name, { type: "image/jpeg" }));
-            const event = way === "drop" ? new DragEvent("drop", { dataTransfer: data, bubbles: true })
-                : new ClipboardEvent("paste", { clipboardData: data, bubbles: true });
-            document.body.dispatchEvent(event);
-        }""",
-        [way, base64.b64encode(photo.read_bytes()).decode(), "given.jpg"],
-    )
-    assert shown(seen.answer("given.jpg")) == photos[photo]
+    for way in ("drop", "paste"):
+        seen.page.evaluate(
+            """([way, text, name]) => {
+                const data = new DataTransfer();
+                const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+                data.items.add(new File([bytes], name, { type: "image/jpeg" }));
+                const event = way === "drop" ? new DragEvent("drop", { dataTransfer: data, bubbles: true })
+                    : new ClipboardEvent("paste", { clipboardData: data, bubbles: true });
+                document.body.dispatchEvent(event);
+            }""",
+            [way, base64.b64encode(photo.read_bytes()).decode(), f"{way}.jpg"],
+        )
+        assert shown(seen.answer(f"{way}.jpg")) == photos[photo]
 
 
 @pytest.mark.parametrize(
     "event",
-    ["DragEvent('drop', { dataTransfer", "ClipboardEvent('paste', { clipboardData"],
-    ids=["drop", "paste"],
+    [
+        pytest.param("DragEvent('drop', { dataTransfer", id="drop"),
+        pytest.param("ClipboardEvent('paste', { clipboardData", id="paste", marks=pytest.mark.long),
+    ],
 )
 def test_a_drop_that_brings_no_file_is_answered(visit: Callable[..., Visit], event: str) -> None:
     seen = visit()
@@ -233,26 +233,11 @@ def test_everything_can_be_done_with_the_keyboard(visit: Callable[..., Visit], p
     page.keyboard.press("Tab")
     page.keyboard.press("Space")
     expect(page.locator("#classes li")).to_have_text(CLASSES)
+    page.keyboard.press("Tab")  # the list is short here, and in Safari only what is focusable can be scrolled
+    expect(focused).to_have_accessible_name("Classes")
     page.get_by_role("button", name="Remove all").press("Enter")
     expect(page.locator("#results")).to_be_hidden()
     expect(focused).to_have_id("files")
-
-
-def test_the_keyboard_can_scroll_the_list_of_classes(visit: Callable[..., Visit]) -> None:
-    page = visit().page
-    expect(page.locator("#card")).to_be_visible()
-    page.locator("#classes summary").press("Enter")
-    expect(page.locator("#classes li")).to_have_count(len(CLASSES))
-    page.keyboard.press("Tab")  # the list is short here, and in Safari only what is focusable can be scrolled
-    expect(page.locator(":focus")).to_have_accessible_name("Classes")
-
-
-def test_lists_without_bullets_say_that_they_are_lists(visit: Callable[..., Visit], photo: Path) -> None:
-    seen = visit()
-    seen.add(photo)
-    shown(seen.answer(photo.name))
-    expect(seen.page.locator("ul[role=list]")).to_have_count(3)
-    expect(seen.page.locator("ul:not([role=list])")).to_have_count(0)
 
 
 def test_another_model_is_asked_about_the_same_photos(
@@ -266,9 +251,23 @@ def test_another_model_is_asked_about_the_same_photos(
     assert shown(seen.answer(photo.name)) == photos[photo]
     facts = dict(zip(*(seen.page.locator(f"#facts {tag}").all_inner_texts() for tag in ("dt", "dd")), strict=True))
     assert facts["Name"] == "again"
-    assert facts["Network"] == "ResNet-18, 32 × 32 px"
+    assert facts["Network"] == "ResNet-8, 32 × 32 px"
     assert facts["Runs on"] == "ONNX Runtime, float32"
     assert facts["Version"] == next(export_dir.iterdir()).name
+
+
+def test_a_single_model_is_no_choice(visit: Callable[..., Visit]) -> None:
+    page = visit().page
+    expect(page.locator("#choice")).to_be_visible()
+
+    def answer(route: Route) -> None:
+        told = route.fetch()
+        route.fulfill(response=told, json=told.json() | {"models": told.json()["models"][:1]})
+
+    page.route("**/v1/models", answer)
+    page.reload()
+    expect(page.locator("#card")).to_be_visible()
+    expect(page.locator("#choice")).to_be_hidden()
 
 
 def test_on_a_phone_nothing_is_wider_than_the_screen(visit: Callable[..., Visit], photo: Path, tmp_path: Path) -> None:
@@ -288,14 +287,11 @@ def test_on_a_phone_nothing_is_wider_than_the_screen(visit: Callable[..., Visit]
         box = target.bounding_box()
         assert box
         assert min(box["width"], box["height"]) >= 44  # the size of a thumb
-
-
-def test_on_a_phone_no_field_makes_the_page_grow(visit: Callable[..., Visit]) -> None:
-    page = visit(phone=True).page
     for field in ("#model", "#filter input"):  # an iPhone magnifies the page for a field of less than 16 px
-        expect(page.locator(field)).to_have_css("font-size", "16px")
+        expect(seen.page.locator(field)).to_have_css("font-size", "16px")
 
 
+@pytest.mark.long
 def test_on_a_phone_the_interface_is_not_wider_than_the_screen(visit: Callable[..., Visit]) -> None:
     seen = visit(phone=True)
     seen.page.get_by_role("link", name="How programs ask it").tap()
@@ -306,11 +302,15 @@ def test_on_a_phone_the_interface_is_not_wider_than_the_screen(visit: Callable[.
     assert seen.page.evaluate("() => document.documentElement.scrollWidth") == 360
 
 
-def test_the_button_and_the_bars_are_seen_with_high_contrast(visit: Callable[..., Visit], photo: Path) -> None:
+def test_lists_say_that_they_are_lists_and_bars_are_seen_with_high_contrast(
+    visit: Callable[..., Visit], photo: Path
+) -> None:
     seen = visit()
     seen.page.emulate_media(forced_colors="active", reduced_motion="reduce")
     seen.add(photo)
     shown(seen.answer(photo.name))
+    expect(seen.page.locator("ul[role=list]")).to_have_count(3)
+    expect(seen.page.locator("ul:not([role=list])")).to_have_count(0)  # without bullets, they say what they are
     expect(seen.page.locator("#drop .call")).not_to_have_css("border-top-width", "0px")
     ground = seen.page.evaluate("() => getComputedStyle(document.body).backgroundColor")
     for bar in seen.page.locator(".fill").all():
@@ -325,7 +325,7 @@ def test_a_busy_server_is_asked_again_once(
 
     def answer(route: Route) -> None:
         if refusals:
-            route.fulfill(status=refusals.pop(), headers={"Retry-After": "0"}, json={"error": "Queue: full"})
+            route.fulfill(status=refusals.pop(), headers={"Retry-After": "0.05"}, json={"error": "Queue: full"})
         else:
             route.continue_()
 
@@ -361,25 +361,23 @@ def test_photos_wait_until_the_models_are_known(
 
 
 def test_a_server_that_is_gone_and_a_photo_that_is_too_large(
-    visit: Callable[..., Visit], photo: Path, export_dir: Path, start_server: Callable[..., Any], tmp_path: Path
+    visit: Callable[..., Visit], photo: Path, tmp_path: Path
 ) -> None:
     large = tmp_path / "large.jpg"
     large.write_bytes(bytes(200_000))
-    with start_server(export_dir, "--max_body_mb=0.1", "--drain_seconds=0") as own:
-        seen = visit(own.url)
-        expect(seen.page.locator("#choice")).to_be_hidden()  # hidden for a single model
-        seen.add(large)
-        expect(seen.answer(large.name).locator(".error")).to_have_text(
-            re.compile("This file is too large. *It has 0.2 MB. The server takes up to 0.1 MB.")
-        )
-        slightly = tmp_path / "slightly.jpg"
-        slightly.write_bytes(bytes(100_001))
-        seen.add(slightly)
-        expect(seen.answer(slightly.name).locator(".error")).to_contain_text(
-            "It has 0.1 MB, a little more than the server takes."
-        )
-        assert [url for method, url in seen.requests if method == "POST"] == []
-        assert own.stop() == 0
+    seen = visit()
+    seen.add(large)
+    expect(seen.answer(large.name).locator(".error")).to_have_text(
+        re.compile("This file is too large. *It has 0.2 MB. The server takes up to 0.1 MB.")
+    )
+    slightly = tmp_path / "slightly.jpg"
+    slightly.write_bytes(bytes(100_001))
+    seen.add(slightly)
+    expect(seen.answer(slightly.name).locator(".error")).to_contain_text(
+        "It has 0.1 MB, a little more than the server takes."
+    )
+    assert [url for method, url in seen.requests if method == "POST"] == []
+    seen.context.set_offline(True)
     seen.add(photo)
     error = seen.answer(photo.name).locator(".error")
     expect(error).to_contain_text("The server cannot be reached.")
