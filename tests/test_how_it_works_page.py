@@ -70,7 +70,7 @@ def test_options_act_where_the_page_says(tmp_path: Path, monkeypatch: pytest.Mon
     command = [
         "train", "--data_dir=null", f"--model_dir={tmp_path}", "--mode=train", "--train_steps=1",
         "--num_train_images=8", "--num_label_classes=3", "--resnet_depth=8", "--resnet_width=2", "--image_size=16",
-        "--train_batch_size=8", "--precision=float32",
+        "--train_batch_size=8", "--precision=float32", "--num_cores=1",
     ]  # fmt: skip
     assert cli.main(command) == 0
     rows = [line.strip("| ").split(" | ") for line in TABLE.splitlines()[2:] if line.startswith("|")]

@@ -25,7 +25,7 @@ from resnet_tpu.options.overrides import read_yaml
 from resnet_tpu.recipes import RECIPES
 
 SMALL_RUN = """
-resnet_depth: 20
+resnet_depth: 8
 resnet_width: 4
 image_size: 16
 precision: float32
@@ -297,7 +297,7 @@ def test_a_folder_of_photos_alone_is_enough_to_train(
     command = ["train", "my photos", "--epochs=1", *small]
 
     would = prints(capsys, *command, "--dry_run")
-    assert "ResNet-20, 2 classes, 16 px, float32; 32 training images; batch 16 on 1 x cpu; steps 0 to 2 " in would
+    assert "ResNet-8, 2 classes, 16 px, float32; 32 training images; batch 16 on 1 x cpu; steps 0 to 2 " in would
     assert "An evaluation on 4 images every 2 steps\nCheckpoints every 2 steps in runs/my photos\n" in would
     would = prints(capsys, *command, "--train_batch_size=12", "--dry_run")
     assert "steps 0 to 2 (0.8 epochs, in whole batches)" in would

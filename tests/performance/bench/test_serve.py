@@ -33,8 +33,8 @@ pytest.importorskip("onnxruntime", reason="the extra [onnx] is not installed")
 
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A bundle of a ResNet-18 of width 4 at 32 px."""
-    config = Config().replace(resnet_depth=18, resnet_width=4, image_size=32, export_forms="onnx,stablehlo")
+    """A bundle of a ResNet-8 of width 4 at 32 px."""
+    config = Config().replace(resnet_depth=8, resnet_width=4, image_size=32, export_forms="onnx,stablehlo")
     return make_bundle(config, tmp_path_factory.mktemp("bundle"), ["a", "b", "c"])
 
 
@@ -52,7 +52,7 @@ def test_a_bundle_alone_and_over_http(bundle: str, tmp_path: Path, capsys: pytes
     assert rows[3][5] == "1.00"
     assert picture.read_bytes().startswith(b"\x89PNG")
     record = json.loads(output.read_text())
-    assert record["figures"]["bundle"]["network"] == "ResNet-18"
+    assert record["figures"]["bundle"]["network"] == "ResNet-8"
     (run,) = record["figures"]["runs"]["HTTP"]
     assert run["json_3_refused"] == {}
     assert min(run["multipart_3_images_per_sec"], run["http_ms"], run["decode_ms"], run["run_ms"]) > 0

@@ -10,7 +10,7 @@ from resnet_tpu import cli
 from resnet_tpu.reports.metrics import MetricsWriter
 
 SMALL = (
-    "--image_size=32", "--num_label_classes=4", "--resnet_depth=20", "--resnet_width=4", "--train_batch_size=8",
+    "--image_size=32", "--num_label_classes=4", "--resnet_depth=8", "--resnet_width=4", "--train_batch_size=8",
     "--num_cores=1", "--precision=float32", "--num_images=12", "--seconds=0.2",
 )  # fmt: skip
 

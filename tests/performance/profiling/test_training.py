@@ -22,7 +22,7 @@ from resnet_tpu.training.kernel_setting import KernelSetting
 
 STEPS = 5
 SMALL = (
-    "--image_size=32", "--num_label_classes=4", "--resnet_depth=20", "--resnet_width=4", "--train_batch_size=8",
+    "--image_size=32", "--num_label_classes=4", "--resnet_depth=8", "--resnet_width=4", "--train_batch_size=8",
     "--num_cores=1", "--precision=float32", f"--steps={STEPS}",
 )  # fmt: skip
 

@@ -23,7 +23,7 @@ def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     train(
         Config().replace(
             data_dir="synthetic", model_dir=str(model_dir), image_size=16, num_label_classes=4, num_train_images=16,
-            num_eval_images=8, eval_batch_size=8, resnet_depth=18, resnet_width=4, precision="float32",
+            num_eval_images=8, eval_batch_size=8, resnet_depth=8, resnet_width=4, precision="float32",
             train_batch_size=16, train_steps=2, steps_per_eval=2, num_cores=1, weights_origin="nowhere",
             weights_licence="mit",
         )

@@ -91,7 +91,7 @@ def test_a_bundle_in_a_bucket(trained: Trained, caplog: pytest.LogCaptureFixture
 
 
 def test_classes_without_a_name_are_numbered(drawn: Callable[..., Trained], tmp_path: Path) -> None:
-    trained = dataclasses.replace(drawn(resnet_depth=20), class_names=["daisy", "rose"])
+    trained = dataclasses.replace(drawn(resnet_depth=8), class_names=["daisy", "rose"])
     bundle = open_bundle(export_model(trained, Config().replace(export_dir=str(tmp_path), export_forms="onnx")))
     assert bundle.class_names == ["daisy", "rose", "2", "3", "4"]
 
@@ -250,7 +250,7 @@ write_bundle({str(tmp_path)!r}, {CARD!r}, Config(), [("stablehlo", lambda: {{"a"
 
 def test_the_model_card_tells_what_the_network_is(exported: Bundle, trained: Trained) -> None:
     card = exported.description
-    assert (exported.name, card["network"], card["step"]) == ("noise", "ResNet-18", 2)
+    assert (exported.name, card["network"], card["step"]) == ("noise", "ResNet-8", 2)
     assert card["metrics"]["split"] == "validation"
     assert 0 <= card["metrics"]["top_1_accuracy"] <= 1
     assert card["data"] == {"train": 16}

@@ -86,7 +86,7 @@ def images_of(bundle: Bundle, n: int = 3) -> np.ndarray:
 
 
 def test_onnx_says_what_it_is(drawn: Callable[..., Trained], tmp_path: Path) -> None:
-    bundle = make(drawn(resnet_depth=20), tmp_path, "onnx")
+    bundle = make(drawn(resnet_depth=8), tmp_path, "onnx")
     model = onnx.load_from_string(bundle.read("model.onnx"))
     assert [(entry.domain, entry.version) for entry in model.opset_import] == [("", 17)]
     assert {prop.key: prop.value for prop in model.metadata_props} == {
@@ -166,7 +166,7 @@ def run_elsewhere(runtime: str, path: str, images: np.ndarray) -> np.ndarray:
 
 
 def test_a_pruned_network_is_exported_with_its_zeros(drawn: Callable[..., Trained], tmp_path: Path) -> None:
-    whole = drawn(resnet_depth=20, resnet_width=8)
+    whole = drawn(resnet_depth=8, resnet_width=8)
     rng = np.random.default_rng(0)
     params = jax.tree.map(lambda leaf: leaf * (rng.random(leaf.shape) < 0.2) if leaf.ndim == 4 else leaf, whole.params)
     pruned = dataclasses.replace(whole, params=params)
@@ -180,12 +180,17 @@ def test_a_pruned_network_is_exported_with_its_zeros(drawn: Callable[..., Traine
 @pytest.mark.parametrize(
     "options",
     [
-        {"resnet_depth": 20, "resnet_width": 8},
-        {"resnet_depth": 50, "se_ratio": 0.25, "use_resnetd_stem": True, "resnetd_shortcut": True, "image_size": 64},
-        {"resnet_depth": 18, "stem": "small", "pre_activation": True, "norm_act_layer": "evonorm_s0"},
+        pytest.param({"resnet_depth": 20, "resnet_width": 8}, id="cifar"),
+        pytest.param(
+            {"resnet_depth": 50, "se_ratio": 0.25, "use_resnetd_stem": True, "resnetd_shortcut": True,
+             "image_size": 64}, id="rs", marks=pytest.mark.long,
+        ),
+        pytest.param(
+            {"resnet_depth": 18, "stem": "small", "pre_activation": True, "norm_act_layer": "evonorm_s0"},
+            id="evonorm_s0", marks=pytest.mark.long,
+        ),
     ],
-    ids=["cifar", "rs", "evonorm_s0"],
-)
+)  # fmt: skip
 def test_int8_is_near(options: dict[str, Any], drawn: Callable[..., Trained], tmp_path: Path) -> None:
     trained = drawn(**options)
     bundle = make(trained, tmp_path, "onnx,int8", data_dir="synthetic", num_train_images=32)
@@ -205,11 +210,11 @@ def test_int8_is_near(options: dict[str, Any], drawn: Callable[..., Trained], tm
 
 def test_int8_needs_images_to_calibrate(drawn: Callable[..., Trained], tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"Calibration of int8: got 'nowhere', expected training images\."):
-        make(drawn(resnet_depth=20), tmp_path, "onnx,int8", data_dir="nowhere")
+        make(drawn(resnet_depth=8), tmp_path, "onnx,int8", data_dir="nowhere")
     assert list(tmp_path.iterdir()) == []
     for name in ("a", "b"):
         (tmp_path / "photos" / "train" / name).mkdir(parents=True)
         (tmp_path / "photos" / "train" / name / "cut.jpg").write_bytes(b"no image")
     photos = {"data_dir": str(tmp_path / "photos"), "skip_bad_records": True}
     with pytest.raises(UserError, match=r"Calibration of int8: got only damaged images"):
-        make(drawn(resnet_depth=20), tmp_path / "exported", "onnx,int8", **photos)
+        make(drawn(resnet_depth=8), tmp_path / "exported", "onnx,int8", **photos)
