@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -92,12 +93,18 @@ def test_a_home_that_may_not_be_entered_is_a_finding(tmp_path: Path, monkeypatch
     assert found["Google Cloud"].state == "missing"
 
 
-def test_it_names_what_is_broken(tmp_path: Path) -> None:
-    found = examine(JAX_PLATFORMS="abacus", GOOGLE_APPLICATION_CREDENTIALS=str(tmp_path / "key.json"))
+@pytest.mark.long
+def test_a_platform_that_jax_does_not_know_is_broken() -> None:
+    found = examine(JAX_PLATFORMS="abacus")
     assert found["JAX"]["state"] == "broken"
     assert "abacus" in found["JAX"]["found"]
-    assert found["Google Cloud"]["state"] == "broken"
-    assert "key.json is no file" in found["Google Cloud"]["found"]
+
+
+def test_credentials_that_are_not_there_are_broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "key.json"))
+    found = {finding.name: finding for finding in machine_checks.examine(use_tpu=False)}
+    assert found["Google Cloud"].state == "broken"
+    assert "key.json is no file" in found["Google Cloud"].found
 
 
 @pytest.mark.parametrize(
@@ -114,18 +121,33 @@ def test_devices_that_do_not_start(error: Exception, said: str, monkeypatch: pyt
     assert "layers in C with oneDNN" not in found
 
 
-def test_a_file_in_the_place_of_a_cache_is_broken(tmp_path: Path) -> None:
+@pytest.fixture
+def compiled_at() -> Iterator[Callable[[str], None]]:
+    """Sets the folder of compiled programs, as JAX_COMPILATION_CACHE_DIR does when JAX is imported."""
+    before = jax.config.jax_compilation_cache_dir  # pyright: ignore[reportAttributeAccessIssue]
+    yield lambda folder: jax.config.update("jax_compilation_cache_dir", folder)
+    jax.config.update("jax_compilation_cache_dir", before)
+
+
+def test_a_file_in_the_place_of_a_cache_is_broken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compiled_at: Callable[[str], None]
+) -> None:
     (tmp_path / "file").write_text("")
     cache = str(tmp_path / "file")
-    found = examine(XDG_CACHE_HOME=cache, JAX_COMPILATION_CACHE_DIR=cache, CLOUDSDK_CONFIG=str(tmp_path))
-    assert found["cache"]["state"] == found["compiled programs"]["state"] == "broken"
-    assert found["cache"]["found"] == f"{cache}/resnet_tpu cannot be written to"
-    assert found["compiled programs"]["do"] == "Set JAX_COMPILATION_CACHE_DIR to a folder that can be written to."
-    assert found["Google Cloud"]["state"] == "missing"
+    monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", cache)
+    monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
+    compiled_at(cache)
+    found = {finding.name: finding for finding in machine_checks.examine(use_tpu=False)}
+    assert found["cache"].state == found["compiled programs"].state == "broken"
+    assert found["cache"].found == f"{cache}/resnet_tpu cannot be written to"
+    assert found["compiled programs"].do == "Set JAX_COMPILATION_CACHE_DIR to a folder that can be written to."
+    assert found["Google Cloud"].state == "missing"
     (tmp_path / "application_default_credentials.json").write_text("{}")
-    found = examine(JAX_COMPILATION_CACHE_DIR="", CLOUDSDK_CONFIG=str(tmp_path))
-    assert found["compiled programs"]["state"] == "missing"
-    assert found["Google Cloud"]["state"] == "ok"
+    compiled_at("")
+    found = {finding.name: finding for finding in machine_checks.examine(use_tpu=False)}
+    assert found["compiled programs"].state == "missing"
+    assert found["Google Cloud"].state == "ok"
 
 
 def test_neither_a_home_nor_a_place_for_compiled_programs(monkeypatch: pytest.MonkeyPatch) -> None:
