@@ -106,19 +106,20 @@ def test_the_page_for_trouble_has_messages_as_they_are() -> None:
     """Every message on the page consists of text from the package or from JAX, except for names, paths and numbers."""
     files = [*(ROOT / "src").rglob("*.py"), Path(xla_bridge.__file__)]
     trees = [ast.parse(file.read_text()) for file in files]
-    docstrings = {id(node.value) for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    nodes = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Expr | ast.Constant)]
+    docstrings = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
     texts = {
         text
-        for tree in trees
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings
         for text in re.split(r"%[.\d]*[sdf]", node.value)
         if len(text) > 6 and " " in text.strip()
     }
+    longest_first = sorted(texts, key=len, reverse=True)
     page = (ROOT / "docs" / "troubleshooting.md").read_text()
     for message in "".join(text for kind, text in BLOCK.findall(page) if kind == "text").splitlines():
         left = message
-        for text in sorted(texts, key=len, reverse=True):
+        for text in longest_first:
             left = left.replace(text, "")
         assert len(left) <= 0.6 * len(message), f"{message}\nUnknown: {left}"
 

@@ -51,7 +51,11 @@ def part_of(module: str) -> str:
 def imported_modules(path: Path) -> Iterator[str]:
     """The package's modules, such as "data/split", that the file at `path` imports anywhere, functions included."""
     known = set(top_parts())
-    for node in ast.walk(ast.parse(path.read_text())):
+    statements: list[ast.AST] = [ast.parse(path.read_text())]
+    while statements:
+        node = statements.pop()
+        # No expression imports, and most of a module is expressions.
+        statements += [each for each in ast.iter_child_nodes(node) if not isinstance(each, ast.expr)]
         names: list[str] = []
         if isinstance(node, ast.ImportFrom) and node.module:
             names = [f"{node.module}.{alias.name}" for alias in node.names]
