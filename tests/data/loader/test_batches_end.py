@@ -17,7 +17,7 @@ from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import DataConfig
 
-KINDS = ["threads", "processes"]
+KINDS = ["threads", pytest.param("processes", marks=pytest.mark.long)]  # which take a second to start
 WaitUntil = Callable[[Callable[[], Any]], None]
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="looks for what is left in /proc")
@@ -112,7 +112,12 @@ for _ in batches:
 
 
 @pytest.mark.parametrize(
-    ("kind", "end"), [("threads", signal.SIGINT), ("processes", signal.SIGINT), ("processes", signal.SIGKILL)]
+    ("kind", "end"),
+    [
+        pytest.param("threads", signal.SIGINT, marks=pytest.mark.long),
+        ("processes", signal.SIGINT),
+        ("processes", signal.SIGKILL),
+    ],
 )
 def test_killed_and_interrupted(
     records: Path, kind: str, end: signal.Signals, wait_until: WaitUntil, is_running: Callable[[int], bool]

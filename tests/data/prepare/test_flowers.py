@@ -32,7 +32,7 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Pa
     folder = tmp_path / "served"
     folder.mkdir()
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=str(folder)))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     yield folder, f"http://127.0.0.1:{server.server_port}"
     server.shutdown()
     server.server_close()
@@ -107,7 +107,7 @@ def test_an_answer_that_is_garbled_or_breaks_off(answer: bytes, tmp_path: Path) 
             self.wfile.write(answer)
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Garbled) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         with pytest.raises(UserError, match=r"Downloading .*: got .+, expected an archive of 229 MB\. Download"):
             fetch_flower_photos(url=f"http://127.0.0.1:{server.server_port}/f.tgz", console=QUIET)
         server.shutdown()

@@ -104,10 +104,10 @@ def test_all_keys_of_the_original(golden: Callable[[str], Path], class_folders: 
 def test_the_same_bytes_for_any_number_of_workers(class_folders: Path, tmp_path: Path, draw, run, contents) -> None:
     (class_folders / "cat" / "bad.jpg").write_bytes(b"")
     draw(class_folders / "dog" / "x.png", 7, size=(200, 300))
-    for workers in (1, 4):
+    for workers in (1, 2):
         run(class_folders, tmp_path / str(workers), workers=workers, train_shards=5, max_side=100)
     run(class_folders, tmp_path / "default", workers=None, train_shards=5, max_side=100)
-    assert contents(tmp_path / "1") == contents(tmp_path / "4") == contents(tmp_path / "default")
+    assert contents(tmp_path / "1") == contents(tmp_path / "2") == contents(tmp_path / "default")
     assert len(contents(tmp_path / "1")) == 5 + 1 + 1 + 3
 
 
@@ -428,12 +428,16 @@ def test_preparing_does_not_load_jax(run) -> None:
 
 
 def test_flowers(photos: Path, tmp_path: Path, run) -> None:
-    manifest = run(photos / "flowers", tmp_path / "out", workers=2)
+    for place in (photos / "flowers").iterdir():
+        (tmp_path / "flowers" / place.name).mkdir(parents=True)
+        for path in sorted(place.iterdir())[:20]:
+            (tmp_path / "flowers" / place.name / path.name).symlink_to(path)
+    manifest = run(tmp_path / "flowers", tmp_path / "out")
     assert manifest.class_names == ["daisy", "dandelion", "roses", "sunflowers", "tulips"]
     assert {name: entry.num_images for name, entry in manifest.splits.items()} == {
-        "train": 800,
-        "validation": 100,
-        "test": 100,
+        "train": 80,
+        "validation": 10,
+        "test": 10,
     }
     record = parse_image_example(RecordFile(str(next((tmp_path / "out").glob("test-*"))))[0])
     assert record.encoded == (photos / "flowers" / record.text / record.filename).read_bytes()

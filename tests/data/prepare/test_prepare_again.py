@@ -314,7 +314,7 @@ def test_a_worker_that_dies(much_work: Path, tmp_path: Path, run, contents, when
     assert contents(out) == contents(tmp_path / "fresh")
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_a_full_disk(class_folders: Path, tmp_path: Path, draw, workers: int, run, contents) -> None:
     for i in range(10):
         draw(class_folders / "cat" / f"large{i}.jpg", 500 + i, size=(300, 300), quality=100)

@@ -263,11 +263,11 @@ def test_more_shards_than_files_may_be_open(tmp_path: Path) -> None:
     code = (
         "import sys, resource\nfrom resnet_tpu.data.records.tfrecord import RecordFile, RecordWriter\n"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))\n"
-        "paths = [f'{sys.argv[1]}/shard-{i}' for i in range(400)]\n"
+        "paths = [f'{sys.argv[1]}/shard-{i}' for i in range(260)]\n"
         "for i, path in enumerate(paths):\n"
         "    with RecordWriter(path) as writer: writer.write(b'%d' % i)\n"
         "files = [RecordFile(path) for path in paths]\n"
-        "assert [file[0] for file in files] == [b'%d' % i for i in range(400)]\n"
+        "assert [file[0] for file in files] == [b'%d' % i for i in range(260)]\n"
     )
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)
 

@@ -134,9 +134,8 @@ def test_the_examples_of_a_table_are_those_of_the_records(
         {"input_workers": "processes"},
         *(
             pytest.param(options, marks=pytest.mark.long)
-            for options in ({"input_pipeline": "basic"}, {"num_parallel_calls": 7})
+            for options in ({"input_pipeline": "basic"}, {"num_parallel_calls": 7}, {"cache": "records"})
         ),
-        {"cache": "records"},
     ],
     ids=str,
 )
@@ -371,7 +370,7 @@ def test_a_service_that_stays_away_ends_the_training(
     server: Any, records: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copy(records)
-    monkeypatch.setattr(bigtable_rows, "_PATIENCE_SECS", 1.0)
+    monkeypatch.setattr(bigtable_rows, "_PATIENCE_SECS", 0.2)
     data = config()
     with train_batches(open_source(data, "train"), data, batch_size=37, seed=0) as batches:
         next(batches)

@@ -111,8 +111,11 @@ def test_a_write_that_fails_leaves_what_was_there(bucket: Bucket, folder: str) -
 
 @pytest.mark.parametrize("faults", [{}, {"cut_after": 0.1}], ids=["", "answers are lost"])
 def test_what_several_add_to_a_file_is_all_there_and_once(
-    bucket: Bucket, folder: str, faults: dict[str, float]
+    bucket: Bucket, folder: str, faults: dict[str, float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    retry = pytest.importorskip("gcsfs.retry")
+    monkeypatch.setattr(retry, "min", lambda *_: 0.01, raising=False)  # the least of a second or more, and 32 s
+
     def add(who: str) -> None:
         for number in range(8):
             storage.append_text(f"{folder}/rows", f"{who}{number}\n")

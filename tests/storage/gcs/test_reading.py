@@ -38,10 +38,16 @@ def near(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for number in range(NUM_FILES):
         with RecordWriter(str(folder / f"train-{number:05d}-of-{NUM_FILES:05d}")) as writer:
             for record in range(NUM_RECORDS):
-                side = 900 if record > NUM_RECORDS - 4 else 10
+                side = 450 if record > NUM_RECORDS - 4 else 10
                 encoded = cv2.imencode(".png", rng.integers(0, 256, (side, side, 3), np.uint8))[1].tobytes()
                 writer.write(encode_example({"image/encoded": encoded, "image/class/label": 1 + record % 5}))
     return folder
+
+
+@pytest.fixture(autouse=True)
+def several_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes pieces so small that each of those files has several."""
+    monkeypatch.setattr(pieces, "PIECE_BYTES", 1 << 20)
 
 
 @pytest.fixture

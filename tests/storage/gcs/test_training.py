@@ -108,7 +108,7 @@ def wait_until(is_so: Callable[[], bool], process: "subprocess.Popen[str]") -> N
 def near(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
     """A local folder with data and a run."""
     folder = str(tmp_path_factory.mktemp("near"))
-    prepare(str(photos), f"{folder}/data", PrepareOptions(train_shards=3))
+    prepare(str(photos), f"{folder}/data", PrepareOptions(train_shards=3, workers=1))
     train(Config().replace(**options(folder)))
     return folder
 
