@@ -31,14 +31,14 @@ def test_in_the_long_run_devices_wait_as_long_as_the_slower_of_reading_and_decod
 
 @pytest.mark.parametrize("host", [Host(1.25 * NEEDED), Host(1.25 * NEEDED, mb_per_sec=1.25 * NEEDED * 0.11)])
 def test_hosts_that_give_more_than_is_needed_keep_no_device_waiting(host: Host) -> None:
-    found = epoch(host, hosts=8)
+    found = epoch(host, hosts=2)
     assert found.input_wait < 0.002
     assert found.seconds == pytest.approx(600 * STEP, rel=0.002)
 
 
 def test_one_slow_bucket_holds_up_all_hosts_once_what_they_hold_is_used_up() -> None:
     host = Host(1.25 * NEEDED, mb_per_sec=1.25 * NEEDED * 0.11)
-    short, long = (epoch(host, hosts=8, slow=[Slow(10, seconds, 0.001, hosts=1)]) for seconds in (0.2, 5))
+    short, long = (epoch(host, hosts=2, slow=[Slow(10, seconds, 0.001, hosts=1)]) for seconds in (0.2, 5))
     assert short.input_wait < 0.002
     assert 4 < long.longest_wait < 5
     assert long.seconds == pytest.approx(600 * STEP + long.longest_wait, abs=0.3)
@@ -51,7 +51,7 @@ def test_more_workers_hold_more_images() -> None:
 
 
 def test_a_lost_worker_costs_the_restart_and_the_steps_since_the_last_checkpoint() -> None:
-    found = epoch(Host(2 * NEEDED), hosts=8, lost=Lost(at=15.1, restart=60, steps_per_save=100))
+    found = epoch(Host(2 * NEEDED), hosts=2, lost=Lost(at=15.1, restart=60, steps_per_save=100))
     assert found.longest_wait == 60
     again = found.steps - 600
     assert 0 < again <= 100

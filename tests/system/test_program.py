@@ -65,14 +65,17 @@ def test_a_current_folder_that_was_deleted(
 
 WITHOUT_TEMPORARY_FOLDER = """
 import sys, tempfile
-from resnet_tpu.reports.run_curves import draw_curves
 from resnet_tpu.system.program import run_program
 
 def draw(_):
     import matplotlib
 
+def end(_):
+    from resnet_tpu.reports.run_curves import draw_curves
+    draw_curves("run")
+
 tempfile._candidate_tempdir_list = list
-work = {"make": lambda _: tempfile.mkdtemp(), "draw": draw, "end a training": lambda _: draw_curves("run")}
+work = {"make": lambda _: tempfile.mkdtemp(), "draw": draw, "end a training": end}
 sys.exit(run_program(work[sys.argv[1]], []))
 """
 
@@ -177,7 +180,7 @@ def test_a_signal_to_the_process(number: signal.Signals, code: int, said: bytes)
 
 LATE = {
     "after the work": "say()\nwhile True: time.sleep(0.1)",
-    "while Python frees its modules": "held = type('Held', (), {'__del__': lambda _: (say(), time.sleep(1))})()",
+    "while Python frees its modules": "held = type('Held', (), {'__del__': lambda _: (say(), time.sleep(0.4))})()",
 }
 
 
@@ -205,8 +208,8 @@ def test_a_signal_after_the_work_changes_nothing(number: signal.Signals, moment:
     ("number", "code", "said"),
     [
         (signal.SIGINT, 130, "Interrupted.\n"),
-        (signal.SIGTERM, 143, "Terminated.\n"),
-        (signal.SIGHUP, 129, "Hung up.\n"),
+        pytest.param(signal.SIGTERM, 143, "Terminated.\n", marks=pytest.mark.long),
+        pytest.param(signal.SIGHUP, 129, "Hung up.\n", marks=pytest.mark.long),
     ],
 )
 def test_a_signal_within_a_callback_of_the_garbage_collector_is_not_lost(
@@ -268,7 +271,7 @@ def test_what_nohup_starts_goes_on() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "0\n", "")
 
 
-@pytest.mark.parametrize("verb", ["--version", "models"])
+@pytest.mark.parametrize("verb", [pytest.param("--version", marks=pytest.mark.long), "models"])
 def test_reader_gone(verb: str) -> None:
     reading, writing = os.pipe()
     os.close(reading)

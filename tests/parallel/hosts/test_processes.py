@@ -1,5 +1,6 @@
 """Several processes: what they refuse, how they find each other, agree and stop, and what happens if one is lost."""
 
+import atexit
 import errno
 import json
 import os
@@ -7,6 +8,8 @@ import re
 import shlex
 import shutil
 import signal
+import socket
+import threading
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -217,17 +220,33 @@ def test_an_invalid_port_is_refused(port: str) -> None:
         rendezvous.meet(run)
 
 
-@pytest.mark.parametrize(
-    ("number", "message"),
-    [
-        (0, "got not all 2 processes within 3 s"),
-        pytest.param(1, r"got no answer from 127.0.0.1:\d+ within 3 s", marks=pytest.mark.long),
-    ],
-)
+NEVER_COMES = [(0, "got not all 2 processes within 1 s"), (1, r"got no answer from 127.0.0.1:\d+ within 1 s")]
+
+
+@pytest.mark.parametrize(("number", "message"), NEVER_COMES)
+def test_a_wait_for_the_others_is_limited(number: int, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    end, at_exit = threading.Event(), Mock()
+    monkeypatch.setattr(jax.distributed, "initialize", lambda **_: end.wait(60))
+    monkeypatch.setattr(atexit, "register", at_exit)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    run = (
+        Config()
+        .replace(coordinator_address=f"127.0.0.1:{port}", num_processes=2, process_id=number, coordinator_timeout=1)
+        .run
+    )
+    with pytest.raises(UserError, match=f"^Several processes: {message}"):
+        rendezvous.meet(run)
+    end.set()
+    assert at_exit.call_args.args == (os._exit, 2)  # JAX's own end would wait for those who never came
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("number", "message"), NEVER_COMES)
 def test_waiting_for_a_process_that_never_comes_is_limited(
     started: Started, tmp_path: Path, number: int, message: str
 ) -> None:
-    with started(tmp_path, {number: words(tmp_path, coordinator_timeout=3)}, count=2) as (process,):
+    with started(tmp_path, {number: words(tmp_path, coordinator_timeout=1)}, count=2) as (process,):
         code, text = process.end()
     assert code == 2
     assert re.search(f"^Several processes: {message}", text, re.MULTILINE), text

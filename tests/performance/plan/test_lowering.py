@@ -8,7 +8,7 @@ from resnet_tpu.performance.plan.plan import resolve_counts
 
 TINY = resolve_counts(
     Config().replace(
-        resnet_depth=18, resnet_width=4, image_size=32, stem="imagenet", num_label_classes=10, train_batch_size=16,
+        resnet_depth=8, resnet_width=4, image_size=32, num_label_classes=10, train_batch_size=16,
         eval_batch_size=12,
     )
 )  # fmt: skip
