@@ -325,7 +325,7 @@ def test_clients_that_go_away_leave_nothing_behind(server: "Server", steady: Non
     body = instances(*images)
     head = f"POST {PREDICT} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
     ends = (len(head) // 2, len(head) + len(body) // 2, len(head) + len(body))
-    for number in range(200):
+    for number in range(60):
         with server.connect() as connection:
             if number % 2:  # abruptly
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

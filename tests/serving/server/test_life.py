@@ -277,6 +277,7 @@ def open_when_read(fifo: Path) -> int:
     raise AssertionError("nobody reads it")
 
 
+@pytest.mark.long
 def test_storage_that_does_not_answer_does_not_keep_it_from_stopping(
     export_dir: Path, start_server: "StartServer", tmp_path: Path
 ) -> None:

@@ -166,6 +166,7 @@ def test_a_drop_that_brings_no_file_is_answered(visit: Callable[..., Visit], eve
     expect(seen.page.locator("#said p")).to_have_text("Your browser passed on no file. Choose photos with the button.")
 
 
+@pytest.mark.long
 def test_a_drag_is_shown_until_it_leaves_the_page(visit: Callable[..., Visit]) -> None:
     page = visit().page
 
@@ -194,6 +195,7 @@ def test_what_is_no_photo_is_said_in_plain_words(visit: Callable[..., Visit], ph
     assert len(shown(seen.answer(photo.name))) == len(CLASSES)
 
 
+@pytest.mark.long
 def test_a_folder_and_a_photo_that_was_moved_are_not_sent(visit: Callable[..., Visit]) -> None:
     seen = visit()
     seen.page.evaluate(
@@ -302,6 +304,7 @@ def test_on_a_phone_the_interface_is_not_wider_than_the_screen(visit: Callable[.
     assert seen.page.evaluate("() => document.documentElement.scrollWidth") == 360
 
 
+@pytest.mark.long
 def test_lists_say_that_they_are_lists_and_bars_are_seen_with_high_contrast(
     visit: Callable[..., Visit], photo: Path
 ) -> None:
