@@ -55,6 +55,7 @@ def passed() -> Way:
     return found[::-1]
 
 
+@pytest.mark.usefixtures("blank_curves")
 def test_options_act_where_the_page_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ways: dict[str, list[Way]] = {option: [] for option in ACTS}
 

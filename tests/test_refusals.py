@@ -20,7 +20,7 @@ TRAIN = [
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def made(tmp_path_factory: pytest.TempPathFactory, blank_curves: None) -> Path:
     """A folder with `photos`, a training on them in `run`, and its weights in the original's format in `original`."""
     folder = tmp_path_factory.mktemp("made")
     rng = np.random.default_rng(0)
@@ -122,7 +122,7 @@ def test_the_words_for_files_and_odd_names(tmp_path: Path, capsys: pytest.Captur
         assert f"Convert it: resnet-tpu {command}, then give " in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("path", ["run", "original", "run/checkpoints/2"])
+@pytest.mark.parametrize("path", ["run", "original", pytest.param("run/checkpoints/2", marks=pytest.mark.long)])
 def test_what_was_not_exported_is_to_be_exported(path: str, here: Path) -> None:
     with pytest.raises(UserError, match=rf"Bundle: got {path}, a .*Run export first: .*; this makes (\S+)\.$") as error:
         open_bundle(path)

@@ -288,6 +288,7 @@ def test_a_model_is_named_after_the_folder_however_that_is_given(
     assert f"\nmodel_dir: runs/{raw.name}\n" in prints(capsys, "train", given, "--print_config", "--recipe=flowers")
 
 
+@pytest.mark.usefixtures("blank_curves")
 def test_a_folder_of_photos_alone_is_enough_to_train(
     raw: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
