@@ -27,7 +27,7 @@ def server(export_dir: object, start_server: "StartServer") -> Iterator["Server"
     """A server with low limits, whose log is quiet whatever the tests do."""
     limits = [
         f"--max_body_mb={BODY / 1e6}", "--max_pending_mb=0.2", "--max_image_megapixels=2", "--max_images_per_request=2",
-        "--max_queue=2", "--max_connections=20", "--request_timeout=2",
+        "--max_queue=2", "--max_connections=20", "--request_timeout=3",
     ]  # fmt: skip
     with start_server(export_dir, *limits) as server:
         yield server
