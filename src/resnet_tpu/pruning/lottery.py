@@ -81,9 +81,9 @@ def train_lottery(config: Config) -> None:
         missing = "lottery_reset_to" if flags.lottery_prune_at else "lottery_prune_at"
         raise UserError(missing, "nothing", "a checkpoint, to prune and reset", f"Give --{missing}=CHECKPOINT.")
     check_options(config)
-    if flags.lottery_results_dir:
-        storage.check_writable(flags.lottery_results_dir)
     with hosts.connected(config.run):
+        if flags.lottery_results_dir:
+            storage.check_writable(flags.lottery_results_dir)
         named = _named_start(config.run.model_dir)
         if named or any(asked):
             _begin(config, named)

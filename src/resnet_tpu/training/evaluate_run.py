@@ -45,13 +45,13 @@ def evaluate_run(config: Config, *, watch: bool = False, train_steps: int | str 
     require_config(config)
     config = config.replace(model_dir=model_dir_of(config.run.model_dir))
     model_dir = config.run.model_dir
-    is_alone = folders.is_checkpoint(model_dir)
-    if not is_alone and watch:
-        storage.check_writable(model_dir)
-    elif not is_alone:
-        newest = orbax.find(model_dir)  # raises an error that says what is there instead
-        storage.check_writable(model_dir, f"evaluate the checkpoint itself, {newest}: that records nothing")
-    with hosts.connected(config.run):
+    with hosts.connected(config.run):  # the checks too: one process that fails them ends all
+        is_alone = folders.is_checkpoint(model_dir)
+        if not is_alone and watch:
+            storage.check_writable(model_dir)
+        elif not is_alone:
+            newest = orbax.find(model_dir)  # raises an error that says what is there instead
+            storage.check_writable(model_dir, f"evaluate the checkpoint itself, {newest}: that records nothing")
         mesh = distributed.make_mesh(config.run.num_cores)
         if is_alone or not watch:
             return evaluate_checkpoint(load_trained(model_dir, mesh), config)

@@ -70,9 +70,9 @@ def predict(
     if images is not None and not paths:
         raise UserError("Images", "none", "at least one", "To predict a split of the data, leave them out.")
     output_dir = expand_home(output_dir)
-    for folder in filter(None, (output_dir, config.lottery.lth_prediction_result_dir)):
-        storage.check_writable(folder)
     with hosts.connected(config.run):
+        for folder in filter(None, (output_dir, config.lottery.lth_prediction_result_dir)):
+            storage.check_writable(folder)  # in here, as one process that fails ends all
         return _predict(config, paths, split, output_format, top_k, output_dir)
 
 
