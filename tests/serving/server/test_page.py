@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from resnet_tpu.serving import server
 
@@ -98,7 +99,9 @@ def visit(browser: Browser, url: str) -> Iterator[Callable[..., Visit]]:
     yield open_page
     for seen in visits:
         seen.context.close()
-        refused = [text for text in seen.complaints if not re.match("Failed to load resource: .*(400|503|net::)", text)]
+        refused = [
+            text for text in seen.complaints if not re.match("Failed to load resource: .*(400|404|413|503|net::)", text)
+        ]
         assert refused == []
         assert [url for _, url in seen.requests if not url.startswith((f"{seen.url}/", f"blob:{seen.url}"))] == []
 
@@ -356,11 +359,98 @@ def test_photos_wait_until_the_models_are_known(
     error = seen.answer(photo.name).locator(".error")
     expect(error).to_contain_text("The server cannot be reached.")
     expect(seen.page.locator("#about")).to_contain_text("The server cannot be reached.")
+    expect(seen.page.locator("#said p").first).to_have_text("The server cannot be reached. Is it still running?")
     seen.page.unroute("**/v1/models")
     error.get_by_role("button", name="Try again").click()
     assert shown(seen.answer(photo.name)) == photos[photo]
     expect(seen.page.locator("#card")).to_be_visible()
     expect(seen.page.locator("#about")).to_contain_text("flowers knows 5 classes")
+
+
+def test_pressing_try_again_twice_does_not_remove_the_photo(visit: Callable[..., Visit], photo: Path) -> None:
+    seen = visit()
+    seen.page.route("**/*:classify", lambda route: route.abort())
+    seen.add(photo)
+    again = seen.answer(photo.name).get_by_role("button", name="Try again")
+    for _ in range(2):
+        again.focus()
+        with seen.page.expect_request("**/*:classify"):
+            seen.page.keyboard.press("Enter")
+        expect(again).to_be_focused()
+    expect(seen.page.locator("#said p").last).to_have_text(
+        f"{photo.name}: The server cannot be reached. Is it still running?"
+    )
+
+
+def test_a_server_that_does_not_answer_is_not_waited_for_for_ever(visit: Callable[..., Visit], photo: Path) -> None:
+    seen = visit()
+    expect(seen.page.locator("#card")).to_be_visible()
+    seen.page.evaluate(
+        """() => {
+            AbortSignal.timeout = (ms) => {
+                window.waited = ms;
+                return AbortSignal.abort(new DOMException("Time is over.", "TimeoutError"));
+            };
+        }"""
+    )
+    seen.add(photo)
+    expect(seen.answer(photo.name).locator(".error")).to_contain_text("The server took too long.")
+    assert seen.page.evaluate("() => window.waited") > 30_000  # the server's own limit
+
+
+def test_a_newer_model_that_answers_has_its_own_card(visit: Callable[..., Visit], photo: Path) -> None:
+    seen = visit()
+    expect(seen.page.locator("#card")).to_be_visible()
+
+    def newer(route: Route) -> None:
+        answer = {"classes": [{"class": "39", "probability": 1}]}
+        route.fulfill(json={"predictions": [answer], "version": 9, "ms": 1})
+
+    def card(route: Route) -> None:
+        reply = route.fetch()
+        told = reply.json()
+        told["model_card"] |= {"version": 9, "class_names": [str(number) for number in range(40)]}
+        route.fulfill(response=reply, json=told)
+
+    seen.page.route("**/*:classify", newer)
+    seen.page.route("**/metadata", card)
+    seen.add(photo)
+    expect(seen.page.locator("#about")).to_contain_text("flowers knows 40 classes")
+    search = seen.page.locator("#filter input")
+    seen.page.locator("#classes summary").click()
+    search.fill("39")
+    expect(seen.page.locator("#classes li")).to_have_text(["39"])
+    search.fill("rose")
+    expect(seen.page.locator("#classes li")).to_have_text("No class has this in its name.")
+    expect(seen.page.locator("#said p").last).to_have_text("No class has this in its name.")
+
+
+def test_a_model_that_is_gone_is_looked_for_again(
+    visit: Callable[..., Visit], photos: dict[Path, Classes], photo: Path
+) -> None:
+    seen = visit()
+    seen.page.route(
+        "**/v1/models", lambda route: route.fulfill(json={"models": [{"name": "former", "version": 1}]}), times=1
+    )
+    seen.page.reload()
+    seen.add(photo)
+    error = seen.answer(photo.name).locator(".error")
+    expect(error).to_contain_text("The server has other models now.")
+    error.get_by_role("button", name="Try again").click()
+    assert shown(seen.answer(photo.name)) == photos[photo]
+
+
+def test_what_is_too_large_is_told_by_what(visit: Callable[..., Visit], photo: Path, tmp_path: Path) -> None:
+    pixels = tmp_path / "pixels.png"
+    Image.new("1", (7000, 8000)).save(pixels)
+    seen = visit()
+    seen.add(pixels)
+    error = seen.answer(pixels.name).locator(".error")
+    expect(error).to_have_text(re.compile("^This photo is too large. *Image: got 7000 x 8000 pixels, expected at most"))
+    seen.page.route("**/*:classify", lambda route: route.fulfill(status=413, body="<html>nginx</html>"))
+    seen.add(photo)
+    error = seen.answer(photo.name).locator(".error")
+    expect(error).to_have_text(re.compile(r"^This file is too large. *A proxy before the server refuses its 0.\d MB.$"))
 
 
 def test_a_server_that_is_gone_and_a_photo_that_is_too_large(

@@ -103,10 +103,14 @@ def _add_models(app: FastAPI, service: Service) -> None:
 
     @app.get("/v1/models", responses=openapi.models_answer())
     async def list_models() -> Response:
-        """The models by name, and how large a request may be."""
+        """The models by name; how large a request may be, and how long it may take."""
         found = [{"name": name, "version": model.current.bundle.version} for name, model in service.models.items()]
         options = service.options
-        limits = {"body_bytes": options.max_body, "images": options.max_images_per_request}
+        limits = {
+            "body_bytes": options.max_body,
+            "images": options.max_images_per_request,
+            "request_seconds": options.request_timeout,
+        }
         return json_response({"models": found, "limits": limits})
 
     @app.get("/v1/models/{name:part}", responses=openapi.status_answer())

@@ -65,7 +65,7 @@ def health_answer(*codes: int) -> dict[int | str, dict[str, Any]]:
 def models_answer() -> dict[int | str, dict[str, Any]]:
     """The answers of `/v1/models`."""
     models = {"type": "array", "items": _object(name=_TEXT, version=_INTEGER)}
-    limits = _object(body_bytes=_INTEGER, images=_INTEGER)
+    limits = _object(body_bytes=_INTEGER, images=_INTEGER, request_seconds=_NUMBER)
     return {200: {"description": "The models.", **_json(_object(models=models, limits=limits))}}
 
 

@@ -2,6 +2,8 @@
 
 const AT_ONCE = 3; // requests under way: more would only wait in the server's queue
 const LONGEST_WAIT = 10; // seconds to wait for a busy server before the second and last attempt
+const PATIENCE = 10; // seconds for the network, beyond the server's own limit
+const SLOWEST_UPLOAD = 50_000; // bytes a second: a proxy may take a photo at any pace before the server's time begins
 const MANY_CLASSES = 30; // from here on the list can be searched
 const NAMED_CLASSES = 8; // up to here the sentence below the title names them all
 const FORMS = { onnx: "ONNX Runtime, float32", int8: "ONNX Runtime, int8", stablehlo: "XLA, float32" };
@@ -32,14 +34,23 @@ function make(tag, properties = {}, ...children) {
 // ---- the server -------------------------------------------------------------------------------------------------
 
 let bodyLimit = Infinity; // bytes
+let requestSeconds = 30; // the server's own limit
 
-async function getJson(url) {
-  let response;
+/** The response; throws Trouble where there is none in time. */
+async function ask(url, seconds, options = {}) {
+  const given = options.signal ?? new AbortController().signal;
   try {
-    response = await fetch(url);
-  } catch {
+    return await fetch(url, { ...options, signal: AbortSignal.any([given, AbortSignal.timeout(1000 * seconds)]) });
+  } catch (error) {
+    if (given.aborted) throw error;
+    if (error.name === "TimeoutError") throw tookTooLong();
+    // A server that refuses a large file may hang up before all of it is sent, and then there is no answer to read.
     throw new Trouble("The server cannot be reached.", "Is it still running?", true);
   }
+}
+
+async function getJson(url) {
+  const response = await ask(url, requestSeconds + PATIENCE);
   const reply = await response.json().catch(() => ({}));
   if (!response.ok) throw new Trouble(reply.error ?? `The server answered ${response.status}.`);
   return reply;
@@ -59,16 +70,11 @@ async function post(model, file, signal) {
   await tryToRead(file); // first, as Firefox never ends a request for which it cannot read the file
   const body = new FormData();
   body.append("images", file, file.name);
-  try {
-    return await fetch(`v1/models/${encodeURIComponent(model)}:classify`, { method: "POST", body, signal });
-  } catch (error) {
-    if (signal.aborted) throw error;
-    // A server that refuses a large file may hang up before all of it is sent, and then there is no answer to read.
-    throw new Trouble("The server cannot be reached.", "Is it still running?", true);
-  }
+  const seconds = requestSeconds + PATIENCE + file.size / SLOWEST_UPLOAD;
+  return ask(`v1/models/${encodeURIComponent(model)}:classify`, seconds, { method: "POST", body, signal });
 }
 
-/** The classes of a photo, and how long the server took; throws Trouble. */
+/** The classes of a photo, the model's version, and how long the server took; throws Trouble. */
 async function classify(model, file, signal) {
   if (file.size > bodyLimit) throw tooLarge(file);
   let response = await post(model, file, signal);
@@ -77,10 +83,9 @@ async function classify(model, file, signal) {
     response = await post(model, file, signal);
   }
   const reply = await response.json().catch(() => ({}));
-  const [prediction] = reply.predictions ?? [];
-  if (prediction?.error) throw new Trouble("This cannot be read as a photo.", prediction.error);
-  if (!response.ok) throw refusal(response.status, reply.error, file);
-  return { classes: prediction.classes, ms: reply.ms };
+  if (response.status === 404) listing = undefined; // so that the next try asks for it
+  if (!response.ok) throw refusal(response.status, reply, file);
+  return { classes: reply.predictions[0].classes, version: reply.version, ms: reply.ms };
 }
 
 function tooLarge(file) {
@@ -91,10 +96,19 @@ function tooLarge(file) {
   return new Trouble("This file is too large.", detail);
 }
 
-function refusal(status, error, file) {
+function tookTooLong() {
+  return new Trouble("The server took too long.", "It may be busy.", true);
+}
+
+function refusal(status, { error, predictions }, file) {
+  if (status === 404) return new Trouble("The server has other models now.", "", true);
+  if (status === 413 && predictions) return new Trouble("This photo is too large.", error); // in pixels
+  if (status === 413 && file.size < bodyLimit) {
+    return new Trouble("This file is too large.", `A proxy before the server refuses its ${megabytes(file.size)}.`);
+  }
   if (status === 413) return tooLarge(file);
   if (status === 503) return new Trouble("The server is busy.", "Wait a moment.", true);
-  if (status === 504) return new Trouble("The server took too long.", "It may be busy.", true);
+  if (status === 504) return tookTooLong();
   if (status === 400 || status === 415 || status === 422) return new Trouble("This cannot be read as a photo.", error);
   return new Trouble("The server could not answer.", error ?? `Its status was ${status}.`, true);
 }
@@ -119,7 +133,8 @@ function showPhoto(file) {
   const photo = { file, answer: make("div"), stop: new AbortController() };
   const remove = make("button", { type: "button", textContent: "✕", ariaLabel: `Remove ${file.name}` });
   remove.addEventListener("click", () => removePhoto(photo));
-  const top = make("header", {}, make("h3", { textContent: file.name }), remove);
+  photo.title = make("h3", { textContent: file.name, tabIndex: -1 });
+  const top = make("header", {}, photo.title, remove);
   photo.node = make("li", { className: "photo" }, preview(file), make("div", { className: "answer" }, top, photo.answer));
   photos.add(photo);
   return photo;
@@ -181,8 +196,10 @@ async function answer(photo) {
     await listModels(); // a photo may be here before them
     const model = byId("model").value;
     const begin = performance.now();
-    const { classes, ms } = await classify(model, photo.file, signal);
-    if (!signal.aborted) showClasses(photo, model, classes, ms, performance.now() - begin);
+    const { classes, version, ms } = await classify(model, photo.file, signal);
+    if (signal.aborted) return;
+    showClasses(photo, model, classes, ms, performance.now() - begin);
+    if (model === byId("model").value) renewCard(model, version);
   } catch (error) {
     if (!signal.aborted) showTrouble(photo, error);
   }
@@ -211,15 +228,18 @@ function showTrouble(photo, error) {
   if (trouble.again) {
     const button = make("button", { type: "button", textContent: "Try again" });
     button.addEventListener("click", () => {
-      photo.node.querySelector("header button").focus();
+      photo.title.focus(); // not the button to remove it, which a second press would reach
       askAbout(photo);
     });
     parts.push(make("div", {}, button));
   }
   photo.answer.className = "state error";
   photo.answer.replaceChildren(...parts);
-  say(`${photo.file.name}: ${trouble.message}`);
+  if (document.activeElement === photo.title) photo.answer.querySelector("button")?.focus();
+  say(`${photo.file.name}: ${sentences(trouble)}`);
 }
+
+const sentences = ({ message, detail }) => [message, detail].filter(Boolean).join(" ");
 
 /** For those who hear the page. */
 function say(sentence) {
@@ -231,6 +251,7 @@ function say(sentence) {
 // ---- the model --------------------------------------------------------------------------------------------------
 
 let listing; // a promise; none before the first try and after one that failed
+let cardVersion; // of the model whose card is shown; undefined until then
 
 /** Asks the server for its models, once. */
 function listModels() {
@@ -244,7 +265,10 @@ function listModels() {
 async function showModels() {
   const { models, limits } = await getJson("v1/models");
   bodyLimit = limits?.body_bytes ?? Infinity;
+  requestSeconds = limits?.request_seconds ?? requestSeconds;
+  const chosen = byId("model").value;
   byId("model").replaceChildren(...models.map(({ name }) => make("option", { value: name, textContent: name })));
+  if (models.some(({ name }) => name === chosen)) byId("model").value = chosen;
   byId("choice").hidden = models.length < 2;
   showCard(byId("model").value).catch(showFailure); // which photos need not wait for
 }
@@ -252,6 +276,7 @@ async function showModels() {
 async function showCard(name) {
   const { model_card: card } = await getJson(`v1/models/${encodeURIComponent(name)}/metadata`);
   if (name !== byId("model").value) return; // another one was chosen meanwhile
+  cardVersion = card.version;
   const names = card.class_names;
   const known = names.length <= NAMED_CLASSES ? `: ${names.join(", ")}` : "";
   byId("about").textContent = `${name} knows ${count(names.length)} classes${known}.`;
@@ -259,6 +284,13 @@ async function showCard(name) {
     make("div", {}, make("dt", { textContent: what }), make("dd", { textContent: text }))));
   showClassNames(names);
   byId("card").hidden = false;
+}
+
+/** Shows the card of the version that has answered, if a newer one has taken over. */
+function renewCard(name, version) {
+  if (cardVersion === undefined || cardVersion === version) return;
+  cardVersion = version; // asked for once
+  showCard(name).catch(showFailure);
 }
 
 /** [what, text] of all that the card tells. */
@@ -294,7 +326,9 @@ function showClassNames(names) {
   const list = () => {
     const wanted = search.value.trim().toLowerCase();
     const found = names.filter((name) => name.toLowerCase().includes(wanted));
-    details.querySelector("ul").replaceChildren(...found.map((name) => make("li", { textContent: name })));
+    const rows = found.length ? found : ["No class has this in its name."];
+    details.querySelector("ul").replaceChildren(...rows.map((row) => make("li", { textContent: row })));
+    if (!found.length) say(rows[0]);
   };
   byId("filter").hidden = names.length < MANY_CLASSES;
   search.value = "";
@@ -304,6 +338,7 @@ function showClassNames(names) {
 }
 
 async function chooseModel() {
+  cardVersion = undefined;
   for (const photo of photos) askAbout(photo); // again, by the other model
   await showCard(byId("model").value);
 }
@@ -352,7 +387,8 @@ function start() {
 }
 
 function showFailure(error) {
-  byId("about").textContent = [error.message, error.detail].filter(Boolean).join(" ");
+  byId("about").textContent = sentences(error);
+  say(sentences(error));
 }
 
 start();
