@@ -10,6 +10,7 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
+from matplotlib.colors import to_rgb
 
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.arrays import leaf_at
@@ -184,6 +185,14 @@ def test_what_is_left_of_a_layer_is_told_however_little_it_is(tmp_path: Path) ->
     labels = [label.get_text() for label in figure.axes[0].get_yticklabels()]
     assert {"100%", "1%", "0.1%"} <= {*labels}
     assert len({*labels}) == len(labels)
+
+
+def test_the_lines_of_the_layers_are_named_and_none_is_lost_on_white() -> None:
+    figure = draw_layers({"lr_rewinding": [[0.8, 0.5], [0.6, 0.4], [0.5, 0.3]]}, ["conv_1", "dense"])
+    (axes,) = figure.axes
+    assert axes.get_legend_handles_labels()[1] == ["level 1", "level 3"]
+    lightest = max(np.mean(to_rgb(line.get_color())) for line in axes.lines)
+    assert lightest < 0.6
 
 
 def test_a_layer_of_which_nothing_is_left_is_a_cross(tmp_path: Path) -> None:

@@ -99,6 +99,24 @@ def test_a_lone_step_shows_in_every_panel():
     assert [axes.lines[-1].get_marker() for axes in draw_training([row]).axes] == ["o"] * 3
 
 
+def test_a_panel_without_a_number_says_so():
+    rows = [{"step": step, "split": "train", "time": 0.0, "loss": math.nan, "learning_rate": 0.1} for step in (1, 2)]
+    loss, learning_rate = draw_training(rows).axes
+    assert [text.get_text() for text in loss.texts] == ["no finite values"]
+    assert not learning_rate.texts
+
+
+def test_curves_are_told_apart_without_colours():
+    figure = draw_training(_rows(100, 25))
+    for axes in figure.axes:
+        named = [line for line in axes.lines if not str(line.get_label()).startswith("_")]
+        assert len({(line.get_linestyle(), line.get_marker()) for line in named}) == len(named)
+    rows = [Result(f"runs/{run}", step, 0.5) for run in range(16) for step in range(2)]
+    lines = [line for line in draw_results(rows, "top_1_accuracy").axes[0].lines if line.get_marker() != "*"]
+    assert len({(line.get_linestyle(), line.get_marker()) for line in lines}) == 16
+    assert len({(line.get_linestyle(), line.get_color()) for line in lines}) == 16
+
+
 def test_nothing_to_draw_is_an_error():
     with pytest.raises(UserError, match="Training curves"):
         draw_training([{"step": 5, "split": "eval", "time": 0.0}])

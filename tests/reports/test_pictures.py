@@ -2,6 +2,7 @@
 
 import io
 import itertools
+import logging
 from pathlib import Path
 
 import numpy as np
@@ -11,10 +12,12 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from PIL import Image
 
+from resnet_tpu.reports import style
 from resnet_tpu.reports.pictures import draw_confusion, draw_mistakes
 from resnet_tpu.reports.predictions import Mistake
 from resnet_tpu.reports.style import shorten, write_png
 
+WIDE = "漢字の花の名前がとても長いものです"
 LONG = "a name of a class, $5 or $6, so long that it cannot fit beside a picture_in_any_font or layout"
 
 
@@ -99,8 +102,9 @@ def _mistakes(count: int, name: str) -> list[Mistake]:
     return [Mistake(i, f"{name}/{i}.jpg", f"{name} {i}", f"{name} {i + 1}", 1 - i / 100) for i in range(count)]
 
 
+@pytest.mark.filterwarnings("ignore:Glyph .* missing")
 @pytest.mark.parametrize("count", [1, 5, 7])
-@pytest.mark.parametrize("name", ["n", LONG])
+@pytest.mark.parametrize("name", ["n", LONG, WIDE])
 def test_texts_of_mistakes_do_not_overlap(count: int, name: str):
     images = [np.full((20 + i, 60 - i, 3), 8 * i, np.uint8) for i in range(count)]
     figure = draw_mistakes(_mistakes(count, name), images, num_wrong=count)
@@ -127,7 +131,7 @@ def test_mistakes_show_their_images_in_order(tmp_path: Path):
         centre = pixels[int(figure.bbox.height - (box.y0 + box.y1) / 2), int((box.x0 + box.x1) / 2)]
         assert tuple(centre) == colour
     texts = {text.get_text() for text in _texts(figure)}
-    assert {"4 of 17 mistakes, the surest first", "flower 1  100%", "true: flower 0", "flower/0.jpg"} <= texts
+    assert {"4 of 17 mistakes, the surest first", "100%  flower 1", "true: flower 0", "flower/0.jpg"} <= texts
 
 
 @pytest.mark.parametrize("honour_exif", [False, True])
@@ -149,8 +153,22 @@ def test_no_mistakes(tmp_path: Path):
     assert _png(figure, tmp_path / "x.png").min() < 100
 
 
-def test_names_in_any_script_are_written_without_a_warning(tmp_path: Path):
-    assert _png(draw_confusion(np.eye(2, dtype=np.int64), ["花の名前", "🌼"]), tmp_path / "x.png").min() < 100
+def test_the_widest_names_of_mistakes_stay_below_their_image(tmp_path: Path):
+    images = [np.full((9, 9, 3), 200, np.uint8)] * 2
+    figure = draw_mistakes([Mistake(i, "", 24 * "W", 24 * "W", 0.5) for i in range(2)], images, num_wrong=2)
+    pixels = _png(figure, tmp_path / "x.png")
+    left, right = (axes.get_window_extent() for axes in figure.axes)
+    between = pixels[int(figure.bbox.height - left.y0) :, int(left.x1 + 0.06 * left.width) : int(right.x0)]
+    assert between.size and between.min() == 255
+
+
+def test_letters_that_no_font_has_are_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    style._warn_of_boxes.cache_clear()
+    for _ in range(2):
+        confusion = draw_confusion(np.eye(2, dtype=np.int64), ["\U000e0001", "🌼"])  # no font has a tag of languages
+        assert _png(confusion, tmp_path / "x.png").min() < 100
+    (record,) = (record for record in caplog.records if record.levelno == logging.WARNING)
+    assert "Pictures show boxes for letters that no font here has. Install one" in record.getMessage()
 
 
 def test_folder_of_a_picture_is_made(tmp_path: Path):
@@ -162,5 +180,7 @@ def test_shorten_keeps_both_ends_and_one_line():
     assert shorten("a\n b\t c", 10) == "a b c"
     assert shorten("0123456789abcdef", 9) == "0123…cdef"
     assert len(shorten("x" * 99, 24)) == 24
+    assert shorten("漢字の花", 8) == "漢字の花"  # two columns each
+    assert shorten("漢字の花x", 8) == "漢字…花x"
     assert shorten("5$ or 6$", 20) == r"5\$ or 6\$"
     assert shorten("a\udcff.jpg", 20) == r"a\udcff.jpg"  # a name that is not UTF-8, which Matplotlib cannot draw

@@ -18,6 +18,7 @@ from resnet_tpu.reports.prediction_report import (
     accuracy_text,
     class_csv,
     class_table,
+    prediction_text,
     predictions_csv,
     predictions_json,
     predictions_table,
@@ -67,6 +68,11 @@ def test_fewer_classes_than_asked_for(predictions: Predictions):
         "a,,,dog,0.75,cat,0.25",
     ]
     assert json.loads(predictions_json(two, k=5))["accuracy"] is None
+
+
+def test_the_probabilities_of_one_photo_stand_below_each_other():
+    one = Predictions(["a"], np.array([[0.75, 0.25]], np.float32), None, ["漢字", "latin"])
+    assert prediction_text(one, k=5) == "漢字    75.0%\nlatin   25.0%\n"
 
 
 def test_table_shows_names_as_they_are(predictions: Predictions):

@@ -10,7 +10,7 @@ from matplotlib.ticker import FixedLocator, LogLocator, NullLocator
 from resnet_tpu.pruning.outcome import UNPRUNED
 from resnet_tpu.pruning.paper import paper_curve
 from resnet_tpu.pruning.report import Row
-from resnet_tpu.reports.style import COLOURS, GREY, STYLE, add_title
+from resnet_tpu.reports.style import COLOURS, GREY, MARKERS, STYLE, add_title
 
 
 @mpl.rc_context(STYLE)
@@ -25,15 +25,16 @@ def draw_curve(rows: Sequence[Row], *, network: str | None, pruning: str) -> Fig
     axes.axhline(0, color=GREY, linewidth=1)
     axes.plot(unpruned.density, 0, "o", color=GREY)
     retrains = dict.fromkeys(row.retrain for row in rows if row is not unpruned)
-    for colour, retrain in zip(COLOURS, retrains, strict=False):
+    for colour, marker, retrain in zip(COLOURS, MARKERS, retrains, strict=False):
         own = [row for row in rows if row.retrain == retrain]
         densities = [row.density for row in own]
-        axes.plot(densities, [row.median - row.unpruned for row in own], "o-", color=colour, label=retrain)
+        medians = [row.median - row.unpruned for row in own]
+        axes.plot(densities, medians, "-", marker=marker, color=colour, label=retrain)
         lowest = [row.lowest - row.unpruned for row in own]
         highest = [row.highest - row.unpruned for row in own]
         axes.fill_between(densities, lowest, highest, color=colour, alpha=0.15, linewidth=0)
         if network:
-            _draw_paper(axes, network, pruning, retrain, colour)
+            _draw_paper(axes, network, pruning, retrain, colour, marker)
     axes.set(xscale="log", xlabel="weights kept (log scale)", ylabel="top-1 accuracy minus unpruned, points")
     ticks = sorted({float(f"{row.density:.3g}") for row in rows}, reverse=True)  # the same of all re-trainings
     axes.xaxis.set_major_locator(FixedLocator(ticks[:: max(1, len(ticks) // 10)]))
@@ -56,8 +57,9 @@ def draw_layers(densities: Mapping[str, Sequence[Sequence[float]]], layers: Sequ
     panels = figure.subplots(len(densities), sharex=True, sharey=True, squeeze=False)[:, 0]
     for axes, (retrain, levels) in zip(panels, densities.items(), strict=True):
         for number, line in enumerate(levels, 1):
-            shade = mpl.colormaps["viridis_r"](number / len(levels))
-            axes.plot(range(len(layers)), line, "o-", markersize=3, linewidth=1.2, color=shade)
+            shade = mpl.colormaps["viridis_r"](0.4 + 0.6 * number / len(levels))  # paler ones are lost on white
+            label = f"level {number}" if number in (1, len(levels)) else None
+            axes.plot(range(len(layers)), line, "o-", markersize=3, linewidth=1.2, color=shade, label=label)
             if empty := [i for i, density in enumerate(line) if density == 0]:
                 bottom = axes.get_xaxis_transform()
                 axes.plot(empty, [0] * len(empty), "x", color=shade, transform=bottom, clip_on=False, zorder=3)
@@ -66,16 +68,18 @@ def draw_layers(densities: Mapping[str, Sequence[Sequence[float]]], layers: Sequ
         axes.yaxis.set_major_locator(LogLocator(10, (1, 2, 5)))
         axes.yaxis.set_minor_locator(NullLocator())
         axes.yaxis.set_major_formatter(lambda fraction, _: f"{100 * fraction:g}%")
+        axes.legend(loc="upper left", bbox_to_anchor=(1, 1))
     every = max(1, len(layers) // 30)
     panels[-1].set_xticks(range(0, len(layers), every), layers[::every], rotation=90, fontsize=8)
     add_title(figure, "What is left of each layer, level by level")
     return figure
 
 
-def _draw_paper(axes: Axes, network: str, pruning: str, retrain: str, colour: str) -> None:
+def _draw_paper(axes: Axes, network: str, pruning: str, retrain: str, colour: str, marker: str) -> None:
     points = paper_curve(network, pruning, retrain)
     if points:
         base = paper_curve(network, UNPRUNED, UNPRUNED)[0].median
         label = f"{retrain}: {network} of arXiv:2003.02389, {pruning.replace('_', '-')}"
         shown = [(point.density, point.median - base) for point in points]
-        axes.plot(*zip(*shown, strict=True), "--", color=colour, linewidth=1.2, label=label)
+        hollow = {"marker": marker, "markersize": 4, "markerfacecolor": "white"}
+        axes.plot(*zip(*shown, strict=True), "--", color=colour, linewidth=1.2, label=label, **hollow)

@@ -11,7 +11,7 @@ from matplotlib.ticker import PercentFormatter
 
 from resnet_tpu.errors import UserError
 from resnet_tpu.reports.results import Result, best_results
-from resnet_tpu.reports.style import COLOURS, STYLE, Picture, add_title, count_axis, shorten
+from resnet_tpu.reports.style import COLOURS, DASHES, GREY, MARKERS, STYLE, Picture, add_title, count_axis, shorten
 
 _MAX_POINTS = 1500  # of a curve; more are averaged, as they would be less than a pixel apart
 
@@ -33,6 +33,8 @@ def draw_training(rows: Sequence[dict[str, Any]]) -> Picture:
     grid = figure.subplots(len(panels), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
     for axes, drawer in zip(grid, panels, strict=True):
         drawer(axes, rows)
+        if not axes.lines:  # losses that are no numbers
+            axes.text(0.5, 0.5, "no finite values", color=GREY, ha="center", transform=axes.transAxes)
     count_axis(grid[-1].xaxis)
     grid[-1].set_xlabel("step")
     _add_epochs(grid[0], rows)
@@ -50,14 +52,13 @@ def draw_results(rows: Sequence[Result], metric: str) -> Picture:
     for i, model_dir in enumerate(model_dirs):
         own = [row for row in rows if row.model_dir == model_dir]
         label = shorten(f"./{model_dir}" if model_dir.startswith("_") else model_dir, 70)  # a legend leaves out _names
-        style = ("-", "--", ":", "-.")[i // len(COLOURS) % 4]
-        colour = COLOURS[i % len(COLOURS)]
+        # with another dash to each colour after the last
+        dash, colour = DASHES[(i + i // len(COLOURS)) % len(DASHES)], COLOURS[i % len(COLOURS)]
         if top := best.get(model_dir):
             axes.plot(top.step, top.value, "*", color=colour, markersize=15, markeredgecolor="white", zorder=3)
             label += f" (best {_value(metric, top.value)} at step {top.step:,})"
-        axes.plot(
-            [row.step for row in own], [row.value for row in own], style, color=colour, label=label, **_dots(len(own))
-        )
+        steps, values = [row.step for row in own], [row.value for row in own]
+        axes.plot(steps, values, dash, color=colour, label=label, **_dots(len(own), MARKERS[i % len(MARKERS)]))
     if "accuracy" in metric:
         axes.yaxis.set_major_formatter(PercentFormatter(1))
     count_axis(axes.xaxis)
@@ -72,9 +73,9 @@ def _value(metric: str, value: float) -> str:
     return f"{value:.2%}" if "accuracy" in metric else f"{value:.4g}"
 
 
-def _dots(num_points: int) -> dict[str, Any]:
+def _dots(num_points: int, marker: str = MARKERS[0]) -> dict[str, Any]:
     """Marks every point while they can be told apart; a lone one would not show otherwise."""
-    return {"marker": "o", "markersize": 4} if num_points <= 60 else {}
+    return {"marker": marker, "markersize": 4} if num_points <= 60 else {}
 
 
 def _series(rows: Sequence[dict[str, Any]], split: str, name: str) -> tuple[np.ndarray, np.ndarray]:
@@ -108,13 +109,14 @@ def _add_legend(axes: Axes) -> None:
 
 def _draw_accuracy(axes: Axes, rows: Sequence[dict[str, Any]]) -> None:
     _draw_train_curve(axes, rows, "top_1_accuracy", "#98a2ad", "training top-1")
-    for name, label, colour in (("top_5_accuracy", "top-5", COLOURS[2]), ("top_1_accuracy", "top-1", COLOURS[0])):
+    curves = (("top_5_accuracy", "top-5", COLOURS[2], "--", "s"), ("top_1_accuracy", "top-1", COLOURS[0], "-", "o"))
+    for name, label, colour, dash, marker in curves:
         steps, values = _series(rows, "eval", name)
         if not len(values) or (name == "top_5_accuracy" and values.min() == 1):  # as with five classes or fewer
             continue
         best = values.argmax()
         text = f"validation {label} (best {values[best]:.2%} at step {steps[best]:,.0f})"
-        axes.plot(steps, values, color=colour, label=text, **_dots(len(values)))
+        axes.plot(steps, values, dash, color=colour, label=text, **_dots(len(values), marker))
         axes.plot(steps[best], values[best], "*", color=colour, markersize=13, markeredgecolor="white", zorder=3)
     axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     axes.set(ylabel="accuracy", ylim=(0, 1.03))
@@ -125,7 +127,7 @@ def _draw_loss(axes: Axes, rows: Sequence[dict[str, Any]]) -> None:
     train = _draw_train_curve(axes, rows, "loss", COLOURS[1], "training")
     steps, values = _series(rows, "eval", "loss")
     if len(values):
-        axes.plot(steps, values, color=COLOURS[0], label="validation", **_dots(len(values)))
+        axes.plot(steps, values, "--", color=COLOURS[0], label="validation", **_dots(len(values), "s"))
     # The first steps may be far above all the rest.
     tops = [np.percentile(part, percent) for part, percent in ((train, 99), (values, 95)) if len(part)]
     lows = [part.min() for part in (train, values) if len(part)]

@@ -9,6 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import PowerNorm
 from matplotlib.ticker import PercentFormatter
+from matplotlib.transforms import Bbox, TransformedBbox
 
 from resnet_tpu.data.pixels.decode import DecodeError, decode
 from resnet_tpu.reports.predictions import Mistake
@@ -80,12 +81,15 @@ def draw_mistakes(
         axes.imshow(_tile(image, honour_exif))
         axes.set_axis_off()
         lines = (
-            (f"{shorten(mistake.predicted, 24)}  {mistake.probability:.0%}", _WRONG, 8),
+            (f"{mistake.probability:.0%}  {shorten(mistake.predicted, 24)}", _WRONG, 8),
             (f"true: {shorten(mistake.true, 24)}", DARK, 8),
             (shorten(mistake.name, 34), GREY, 6),
         )
+        own = TransformedBbox(Bbox([[0, -0.3], [1.05, 0]]), axes.transAxes)
         for line, (text, colour, size) in enumerate(lines):
-            axes.text(0, -0.03 - 0.075 * line, text, color=colour, fontsize=size, va="top", transform=axes.transAxes)
+            y = -0.03 - 0.075 * line
+            written = axes.text(0, y, text, color=colour, fontsize=size, va="top", transform=axes.transAxes)
+            written.set(clip_path=None, clip_box=own, clip_on=True)  # not over the next image's
     return figure
 
 

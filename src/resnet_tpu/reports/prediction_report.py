@@ -7,6 +7,7 @@ import pickle
 from collections.abc import Callable, Sequence
 
 import numpy as np
+from rich.cells import cell_len, set_cell_size
 from rich.markup import escape
 from rich.table import Table
 
@@ -49,8 +50,8 @@ def predictions_table(predictions: Predictions, *, k: int) -> Table:
 def prediction_text(predictions: Predictions, *, k: int) -> str:
     """The `k` most probable classes of the first image, one on a line with its probability."""
     ranked = _rank(predictions, k)[0]
-    width = max(len(name) for name, _ in ranked)
-    return "".join(f"{name:<{width}}  {probability:6.1%}\n" for name, probability in ranked)
+    width = max(cell_len(name) for name, _ in ranked)  # in columns of a terminal
+    return "".join(f"{set_cell_size(name, width)}  {probability:6.1%}\n" for name, probability in ranked)
 
 
 def predictions_csv(predictions: Predictions, *, k: int) -> str:

@@ -1,6 +1,11 @@
 """How pictures look, and how they are written."""
 
+import functools
 import io
+import itertools
+import logging
+import re
+import unicodedata
 import warnings
 from typing import Any
 
@@ -11,10 +16,18 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from resnet_tpu import storage
 
+log = logging.getLogger(__name__)
+
 COLOURS = ("#0b62c4", "#d9480f", "#16803c", "#8b3fc7", "#b8860b", "#0e8a9c", "#c2255c", "#5c6370")
+# With the colours, for those who do not tell them apart, and for print.
+DASHES, MARKERS = ("-", "--", ":", "-."), ("o", "s", "^", "D", "v", "P", "X", "<")
 DARK, GREY, LIGHT = "#1f2328", "#656d76", "#e4e7eb"
 # For class names in other scripts; those that are installed stand in for letters that the first font lacks.
-_OTHER_FONTS = {"Noto Sans CJK SC", "Noto Sans CJK JP", "WenQuanYi Zen Hei", "Microsoft YaHei", "PingFang SC"}
+_OTHER_FONTS = {
+    "Noto Sans CJK SC", "Noto Sans CJK JP", "WenQuanYi Zen Hei", "Microsoft YaHei", "PingFang SC", "Malgun Gothic",
+    "Noto Sans Devanagari", "Nirmala UI", "Arial Unicode MS",
+}  # fmt: skip
+_MISSING = "Glyph .* missing"  # Matplotlib's warning of a letter that it draws as a box
 STYLE: dict[Any, Any] = {
     "font.family": ["DejaVu Sans", *sorted(_OTHER_FONTS.intersection(font_manager.get_font_names()))],
     "font.size": 10,
@@ -35,7 +48,8 @@ STYLE: dict[Any, Any] = {
     "ytick.color": GREY,
     "xtick.labelcolor": DARK,
     "ytick.labelcolor": DARK,
-    "legend.frameon": False,
+    "legend.framealpha": 0.85,  # a curve may run below it
+    "legend.edgecolor": "none",
     "figure.constrained_layout.h_pad": 0.1,  # inches
     "figure.constrained_layout.w_pad": 0.1,
     "lines.linewidth": 1.8,
@@ -51,12 +65,26 @@ class Picture(Figure):
 
 @mpl.rc_context(STYLE)
 def to_png(figure: Figure) -> bytes:
-    """`figure` as a PNG file."""
+    """`figure` as a PNG file. Logs once that letters are drawn as boxes, where no font has them."""
     png = io.BytesIO()
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing")  # drawn as a box
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.filterwarnings("always", message=_MISSING)
         figure.savefig(png, format="png", dpi=figure.dpi)
+    for warning in caught:
+        if re.match(_MISSING, str(warning.message)):
+            _warn_of_boxes()
+        else:
+            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
     return png.getvalue()
+
+
+@functools.cache
+def _warn_of_boxes() -> None:
+    log.warning(
+        "Pictures show boxes for letters that no font here has. Install one that has them, such as fonts-noto-cjk, and "
+        "delete Matplotlib's list of fonts in %s.",
+        mpl.get_cachedir(),
+    )
 
 
 def write_png(figure: Figure, path: str) -> None:
@@ -72,11 +100,23 @@ def add_title(figure: Figure, title: str) -> None:
 
 
 def shorten(text: str, width: int) -> str:
-    """`text` on one line, cut in the middle to `width` characters, with dollar signs and what is not UTF-8 escaped."""
+    """`text` on one line, cut in the middle to `width` columns, with dollar signs and what is not UTF-8 escaped.
+
+    A wide letter, such as a Chinese one, takes two columns.
+    """
     text = " ".join(text.encode(errors="backslashreplace").decode().split())
-    if len(text) > width:  # names of classes and files differ at both ends
-        text = text[: width // 2] + "…" + text[len(text) - (width - width // 2 - 1) :]
+    if sum(map(_columns, text)) > width:  # names of classes and files differ at both ends
+        text = _beginning(text, width // 2) + "…" + _beginning(text[::-1], width - width // 2 - 1)[::-1]
     return text.replace("$", r"\$")
+
+
+def _beginning(text: str, width: int) -> str:
+    """As much of `text` as fits into `width` columns."""
+    return text[: sum(end <= width for end in itertools.accumulate(map(_columns, text)))]
+
+
+def _columns(letter: str) -> int:
+    return 2 if unicodedata.east_asian_width(letter) in "WF" else 1
 
 
 def count_axis(axis: Any) -> None:
