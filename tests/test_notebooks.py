@@ -56,6 +56,13 @@ def test_every_cell_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert len(shown) == {"photos": 5, "scale": 1, "rewinding": 2}[name]
 
 
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_pictures_are_described_for_those_who_hear_the_page(path: Path) -> None:
+    cells = [cell for cell in read(path).cells if "image/png" in json.dumps(cell.get("outputs", ()))]
+    assert cells
+    assert all(cell.metadata["mystnb"]["image"]["alt"] for cell in cells)
+
+
 def test_every_notebook_is_run() -> None:
     assert [path.stem for path in NOTEBOOKS] == sorted(SMALL)
 
