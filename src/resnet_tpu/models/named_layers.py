@@ -123,7 +123,7 @@ class NamedLayers:
                     return y
             x = self.conv("conv", x, features, size, stride)
             x = self.batch_norm("norm", x, zero_scale=zero_scale)
-            x = self._relu(x) if relu else x
+            x = layers.relu(x) if relu else x
             return layers.max_pool(x, pool) if pool else x
 
     def conv_act(self, name: str, x: jax.Array, features: int, size: int, stride: int = 1) -> jax.Array:
@@ -166,12 +166,12 @@ class NamedLayers:
         """The end of a block: relu(branch + shortcut)."""
         if self.training is not None and (y := self._kernels.add_relu(branch, shortcut)) is not None:
             return y
-        return self._relu(branch + shortcut)
+        return layers.relu(branch + shortcut)
 
     def norm_act(self, name: str, x: jax.Array) -> jax.Array:
         """The normalisation and activation that `norm_act_layer` names, before the convolutions."""
         kind = self.architecture.norm_act_layer
-        return self._relu(self.batch_norm(name, x)) if kind == "bn_relu" else self._evonorm(name, x, kind)
+        return layers.relu(self.batch_norm(name, x)) if kind == "bn_relu" else self._evonorm(name, x, kind)
 
     def batch_norm(self, name: str, x: jax.Array, *, zero_scale: bool = False) -> jax.Array:
         """Batch norm: by the batch in training, by the running statistics in evaluation and where they are frozen.
@@ -184,8 +184,6 @@ class NamedLayers:
             scale = self._param("scale", layers.zeros if zero_scale else layers.ones, features)
             bias = self._param("bias", layers.zeros, features)
             mean, var = self._stat("mean", layers.zeros, features), self._stat("var", layers.ones, features)
-            if self._is_new:
-                return x
             if self._updates_statistics:
                 statistics = layers.batch_statistics(x, self.architecture.batch_norm_groups)
                 self._update_statistics(statistics)
@@ -240,14 +238,6 @@ class NamedLayers:
         for _ in range(count):
             next(self._dropout_sites)
 
-    def _relu(self, x: jax.Array) -> jax.Array:
-        return x if self._is_new else layers.relu(x)
-
-    @property
-    def _is_new(self) -> bool:
-        """Whether the network is only traced to make its arrays, for which layers that keep the shape need not run."""
-        return self._make is not None
-
     @property
     def _updates_statistics(self) -> bool:
         """Whether norms use the batch's statistics, and running statistics are updated."""
@@ -284,7 +274,7 @@ class NamedLayers:
         if self._make is None:
             return self._get(collection, name)
         put(self._trees[collection], self._path(name), self._make(draw, shape))
-        return jax.lax.empty(shape, np.float32)
+        return jnp.zeros(shape)  # a new network is only traced
 
     def _get(self, collection: str, name: str) -> jax.Array:
         return leaf_at(self._trees, (collection, self._path(name)))
