@@ -27,6 +27,9 @@ COMPILED := $(addprefix tests/,models kernels training/test_golden_parity.py tra
 QUICK = --xla_backend_optimization_level=0$(shell $(1)/python -c 'from importlib.metadata import version; \
 	print(" --xla_cpu_use_fusion_emitters=false" if version("jaxlib").startswith("0.10.") else "")')
 
+# Tests start many processes: where this is set, as in many containers, each would compile all modules again.
+export PYTHONDONTWRITEBYTECODE =
+
 .PHONY: demo test test-all test-peers test-newest test-slow fuzz check-tpu check-gpu wheels release-check lint format docs pages bench lock clean
 
 demo: $(VENV)/installed  ## train, evaluate and predict on scanned digits; or on your photos: make demo DATA=folder

@@ -28,4 +28,7 @@ def no_checkpoint(path: str) -> UserError:
     if kind := foreign_kind(path):
         command, target = convert_command(path)
         return UserError("Checkpoint", f"{path}, {kind}", expected, f"Convert it: {command}, then give {target}.")
+    if path.endswith((".onnx", ".zip")):
+        got, do = f"{path}, a single file", "Give the folder of its bundle, unpacked: the one with bundle.json."
+        return UserError("Checkpoint", got, f"{expected}, or an exported bundle", do)
     return UserError("Checkpoint", path, expected, "Train first, or check the path.")

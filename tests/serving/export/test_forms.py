@@ -89,9 +89,10 @@ def test_onnx_says_what_it_is(drawn: Callable[..., Trained], tmp_path: Path) -> 
     bundle = make(drawn(resnet_depth=8), tmp_path, "onnx")
     model = onnx.load_from_string(bundle.read("model.onnx"))
     assert [(entry.domain, entry.version) for entry in model.opset_import] == [("", 17)]
-    assert {prop.key: prop.value for prop in model.metadata_props} == {
-        "class_names": json.dumps(bundle.class_names), "image_size": "32"
-    }  # fmt: skip
+    about = {prop.key: prop.value for prop in model.metadata_props}
+    assert json.loads(about.pop("class_names")) == bundle.class_names
+    told = {name: bundle.description[name] for name in ("image_size", "eval_preprocessing", "resize_method", "step")}
+    assert about == {**{name: str(value) for name, value in told.items()}, "crop_pct": "0.875"}
     assert model.graph.input[0].type.tensor_type.shape.dim[0].dim_param == "n"
     assert "BatchNormalization" not in {node.op_type for node in model.graph.node}
 

@@ -169,6 +169,10 @@ def test_damaged_images_are_left_out_when_asked(
         (["predict", "{bundle}", "--form=int8"], "Form: got int8, expected one that"),
         (["predict", "{bundle}", "--no-export_moving_average"], "export_moving_average: got false, expected no choice"),
         (["predict", "{nothing}"], "expected a model_dir or a checkpoint in it"),
+        (
+            ["predict", "{nothing}/model.onnx"],
+            "expected a model_dir or a checkpoint in it, or an exported bundle. Give",
+        ),
         (["export", "{nothing}", "{nothing}/out"], "expected a model_dir or a checkpoint in it"),
         (["export", "{model}", "{nothing}/out", "--forms=onyx"], "export_forms: got onyx"),
         (["export", "{model}", "{nothing}/out", "--name=a/b"], "model_name: got 'a/b', expected English letters,"),

@@ -44,10 +44,12 @@ def test_metrics_count_what_was_asked(client: httpx.Client, images: list[bytes])
     files = [("images", image) for image in images[:3]]
     assert client.post("/v1/models/flowers:classify", files=[*files, ("images", b"none")]).status_code == 200
     assert client.get("/v1/models/" + "x" * 100).status_code == 404
+    assert client.get("/openapi.json").status_code == 200
     after = read()
     grown = {key: value - before.get(key, 0) for key, value in after.items()}
     assert grown["resnet_tpu_requests_total", "200", "/v1/models/{name}:classify"] == 1
     assert grown["resnet_tpu_requests_total", "404", "/v1/models/{name}"] == 1
+    assert grown["resnet_tpu_requests_total", "200", "/openapi.json"] == 1
     assert grown["resnet_tpu_batch_images_sum", "flowers"] == 3
     assert grown["resnet_tpu_stage_seconds_count", "flowers", "decode"] == 3
     assert grown["resnet_tpu_stage_seconds_count", "flowers", "queue"] == 3

@@ -2,6 +2,7 @@
 
 import base64
 import concurrent.futures
+import functools
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -329,6 +330,38 @@ def test_multipart_that_does_not_fit(client: httpx.Client) -> None:
     for cut in (photo, photo[:-3]):  # without the boundary that closes it, and within the file
         answer = client.post(path, content=photo + cut, headers={"content-type": f"{kind}; boundary=x"})
         assert "it ends within a part" in answer.json()["error"]
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b'name="images"',  # as by curl without its @
+        b'name="photo"',  # the field of the other photo
+        b'name="a"\r\nContent-Type: image/png',
+        b'name="a"\r\nContent-Type: application/octet-stream',
+        b"name=\"a\"; filename*=UTF-8''r%C3%B6se.png",
+    ],
+)
+def test_a_photo_that_came_without_its_name_is_not_left_out(
+    client: httpx.Client, images: list[bytes], head: bytes
+) -> None:
+    def part(of: bytes, content: bytes) -> bytes:
+        return b"--x\r\nContent-Disposition: form-data; " + of + b"\r\n\r\n" + content + b"\r\n"
+
+    photo = part(b'name="photo"; filename="a.jpg"', images[0])
+    kind = {"content-type": "multipart/form-data; boundary=x"}
+    post = functools.partial(client.post, "/v1/models/flowers:classify", headers=kind)
+    answer = post(content=photo + part(head, b"photos/rose.jpg") + b"--x--\r\n")
+    assert answer.status_code == 400
+    assert answer.json()["error"].startswith("Request: got a part without a file's name, expected one or more in")
+    said = part(b'name="note"', b"mine") + part(b'name="more"\r\nContent-Type: application/json', b"{}")
+    assert post(content=photo + said + b"--x--\r\n").status_code == 200
+
+
+def test_names_of_files_come_back_as_they_were(client: httpx.Client, images: list[bytes]) -> None:
+    names = ['a"b.png', "line\nbreak.png", "100%.png"]
+    answer = client.post("/v1/models/flowers:classify", files=[("a", (name, images[0])) for name in names])
+    assert [prediction["name"] for prediction in answer.json()["predictions"]] == names
 
 
 def test_a_compressed_body_is_told_to_come_as_it_is(client: httpx.Client) -> None:

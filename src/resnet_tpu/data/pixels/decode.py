@@ -12,6 +12,8 @@ The pixels are those of the original program (TensorFlow's decoder and its kerne
   differs by a level or two.
 * Evaluation as timm and torchvision do it has Pillow's pixels instead, to the last bit.
 * PNG, BMP, GIF (first frame), WebP and TIFF are accepted too; transparency is dropped.
+
+Colour profiles inside the files are ignored, as in the original.
 """
 
 import functools

@@ -23,6 +23,7 @@ class Folded:
     `X/scale` and `X/bias` of a batch norm that no convolution precedes;
     `X/scale`, `X/bias`, `X/v` of an EvoNorm, with `X/std` (of the batch) in B0.
     mean, std: of the pixels 0..255, float32 [3]. class_names: one for every output; those without are numbered.
+    about: for whoever has a file of the network alone: how a photo is prepared, the step, where the weights came from.
     """
 
     architecture: Architecture
@@ -31,6 +32,7 @@ class Folded:
     mean: np.ndarray
     std: np.ndarray
     weights: dict[str, np.ndarray]
+    about: dict[str, str]
 
 
 def fold(trained: Trained) -> Folded:
@@ -52,7 +54,21 @@ def fold(trained: Trained) -> Folded:
         mean,
         std,
         weights,
+        _about(trained),
     )
+
+
+def _about(trained: Trained) -> dict[str, str]:
+    data, model = trained.config.data, trained.config.model
+    known = {
+        "eval_preprocessing": data.eval_preprocessing,
+        "crop_pct": f"{data.crop_pct:g}",
+        "resize_method": data.resize_method,
+        "step": str(trained.step),
+        "weights_origin": model.weights_origin,
+        "weights_licence": model.weights_licence,
+    }
+    return {key: text for key, text in known.items() if text}
 
 
 def _fold_into(weights: dict[str, np.ndarray], name: str, params: Mapping[str, Any], stats: Mapping[str, Any]) -> None:

@@ -52,7 +52,7 @@ def make_model(folded: Folded) -> onnx.ModelProto:
         producer_name="resnet_tpu",
         producer_version=__version__,
     )
-    about = {"class_names": json.dumps(folded.class_names, ensure_ascii=False), "image_size": str(size)}
+    about = {"class_names": json.dumps(folded.class_names, ensure_ascii=False), "image_size": str(size), **folded.about}
     helper.set_model_props(model, about)
     return model
 

@@ -58,6 +58,7 @@ def make_app(models: Mapping[str, Model], loader: Loader, state: State) -> FastA
         "What answers GET answers HEAD.",
         docs_url=None,
         redoc_url=None,
+        openapi_url=None,  # a route like the others, so that it is counted as they are
         redirect_slashes=False,
         responses=openapi.any_error(),
         lifespan=lifespan,
@@ -172,6 +173,10 @@ def _add_pages(app: FastAPI) -> None:
         if name not in files:
             raise HTTPException(404)
         return Response(files[name], media_type=mimetypes.guess_type(name)[0], headers=_PAGE_HEADERS)
+
+    @app.get("/openapi.json", include_in_schema=False)
+    async def schema() -> Response:
+        return json_response(app.openapi())
 
     @app.get("/docs", include_in_schema=False)
     async def docs() -> Response:

@@ -57,7 +57,8 @@ async def read_body(request: Request, max_bytes: int, share: Share) -> bytes:
 async def read_files(request: Request, max_bytes: int, max_files: int, share: Share) -> list[tuple[str, bytes]]:
     """(name, content) of the files in a multipart body, whatever its fields are called.
 
-    Raises Refusal (400, 413, 415, 503) and ClientDisconnect.
+    Raises Refusal (400, 413, 415, 503), also for a part that may be a photo whose name was forgotten, which would be
+    left out; and ClientDisconnect.
     """
     kind = request.headers.get("content-type", "")
     if not kind.lower().startswith("multipart/form-data"):
@@ -74,14 +75,23 @@ async def read_files(request: Request, max_bytes: int, max_files: int, share: Sh
             raise Refusal(400, f"Request: got too much in one body. {reason}") from None
         raise Refusal(400, f"Request: got a malformed body ({reason}), expected multipart/form-data.") from None
     uploads = [value for _, value in form.multi_items() if isinstance(value, UploadFile)]
-    if "top_k" in form and not isinstance(form["top_k"], UploadFile):
+    texts = {name for name, value in form.multi_items() if not isinstance(value, UploadFile)}
+    if "top_k" in texts:
         raise Refusal(400, "top_k: got a field of the form, expected it in the address: ...:classify?top_k=3.")
-    files = [(upload.filename or "", await upload.read()) for upload in uploads]
+    names = {name for name, value in form.multi_items() if isinstance(value, UploadFile)}
+    files = [(_unescaped(upload.filename or ""), await upload.read()) for upload in uploads]
     await form.close()
+    expected = "one or more in the fields of a multipart/form-data body, each with a filename="
     if not files:
-        expected = "one or more in the fields of a multipart/form-data body, each with a filename="
         raise Refusal(400, f"Request: got no file, expected {expected}.")
+    if parser.has_unnamed or texts & {*names, "images"}:
+        raise Refusal(400, f"Request: got a part without a file's name, expected {expected}.")
     return files
+
+
+def _unescaped(filename: str) -> str:
+    """The name of a file, of which clients write three characters in this way (WHATWG, multipart/form-data)."""
+    return filename.replace("%22", '"').replace("%0D", "\r").replace("%0A", "\n")
 
 
 class _InMemory(MultiPartParser):
@@ -89,6 +99,7 @@ class _InMemory(MultiPartParser):
 
     spool_max_size = 1 << 62
     is_within_part = False
+    has_unnamed = False  # whether a part is an image by its type, or has a name of the form filename*=, not filename=
 
     def on_part_begin(self) -> None:
         self.is_within_part = True
@@ -97,6 +108,14 @@ class _InMemory(MultiPartParser):
     def on_part_end(self) -> None:
         self.is_within_part = False
         super().on_part_end()
+
+    def on_headers_finished(self) -> None:
+        super().on_headers_finished()
+        if self._current_part.file is None:
+            headers = dict(self._current_part.item_headers)
+            is_named = b"filename*" in headers[b"content-disposition"].lower()
+            kind = headers.get(b"content-type", b"").lower()
+            self.has_unnamed |= is_named or kind.startswith((b"image/", b"application/octet-stream"))
 
     async def parse(self) -> FormData:
         form = await super().parse()

@@ -17,7 +17,17 @@ _PIXELS = {
 }
 _NUMBERS = {"type": "array", "items": {"type": "number"}}
 _NUMBER = {"type": "integer", "description": "The most probable class, counted from 0."}
-_TEXT, _INTEGER, _FLAG, _ANY = {"type": "string"}, {"type": "integer"}, {"type": "boolean"}, {"type": "object"}
+_TEXT, _INTEGER, _FLAG = {"type": "string"}, {"type": "integer"}, {"type": "boolean"}
+_ANY = {"type": "object", "additionalProperties": True}
+_CARD = {
+    "type": "object",
+    "description": "The model card; more keys than these may be there.",
+    "required": ["name", "version", "class_names", "image_size"],
+    "properties": {
+        "name": _TEXT, "version": _INTEGER, "class_names": {"type": "array", "items": _TEXT}, "image_size": _INTEGER,
+    },
+    "additionalProperties": True,
+}  # fmt: skip
 
 _REFUSALS = {
     400: "A value or a body that does not fit, or no image.",
@@ -65,7 +75,7 @@ def health_answer(*codes: int) -> dict[int | str, dict[str, Any]]:
 def models_answer() -> dict[int | str, dict[str, Any]]:
     """The answers of `/v1/models`."""
     models = {"type": "array", "items": _object(name=_TEXT, version=_INTEGER)}
-    limits = _object(body_bytes=_INTEGER, images=_INTEGER, request_seconds=_NUMBER)
+    limits = _object(body_bytes=_INTEGER, images=_INTEGER, request_seconds={"type": "number"})
     return {200: {"description": "The models.", **_json(_object(models=models, limits=limits))}}
 
 
@@ -79,19 +89,20 @@ def status_answer() -> dict[int | str, dict[str, Any]]:
 
 def metadata_answer() -> dict[int | str, dict[str, Any]]:
     """The answers of a model's metadata."""
-    body = _object(model_spec=_object(name=_TEXT, signature_name=_TEXT, version=_TEXT), metadata=_ANY, model_card=_ANY)
+    body = _object(model_spec=_object(name=_TEXT, signature_name=_TEXT, version=_TEXT), metadata=_ANY, model_card=_CARD)
     return {200: {"description": "Signatures and model card.", **_json(body)}, **refusals(400, 404)}
 
 
 def predict_route() -> dict[str, Any]:
     """Request and answers of `:predict`."""
-    images = {"type": "array", "items": {"anyOf": [_IMAGE, _object(input=_IMAGE), _PIXELS, _object(images=_PIXELS)]}}
-    column = {"type": "array", "items": {"anyOf": [_IMAGE, _PIXELS]}}
+    row_of = {"anyOf": [_IMAGE, _object(input=_IMAGE), _PIXELS, _object(images=_PIXELS)]}
+    images = {"type": "array", "minItems": 1, "items": row_of}
+    column = {"type": "array", "minItems": 1, "items": {"anyOf": [_IMAGE, _PIXELS]}}
     request = {
         "type": "object",
         "description": "Either `instances` or `inputs`: image files, or pixels for the signature `pixels`.",
         "properties": {
-            "signature_name": {"type": "string", "enum": ["", "serving_default", "classify", "pixels"]},
+            "signature_name": {"enum": ["", "serving_default", "classify", "pixels", None]},
             "instances": images,
             "inputs": {"anyOf": [column, _object(input=column), _object(images=column)]},
         },
@@ -118,24 +129,22 @@ def classify_route() -> dict[str, Any]:
     """Request and answers of `:classify`."""
     file = {"type": "string", "format": "binary"}
     request = {"type": "object", "properties": {"images": {"type": "array", "items": file}}}
-    named = {"type": "object", "properties": {"class": _TEXT, "probability": {"type": "number"}}}
+    named = _object(**{"class": _TEXT, "probability": {"type": "number"}})
     prediction = {
         "type": "object",
+        "required": ["name"],
         "properties": {
             "name": {"type": "string", "description": "Of the file."},
             "classes": {"type": "array", "items": named, "description": "The most probable first."},
             "error": {"type": "string", "description": "Instead of classes: what is wrong with this file."},
         },
     }
-    answer = {
-        "type": "object",
-        "properties": {
-            "model": _TEXT,
-            "version": _INTEGER,
-            "predictions": {"type": "array", "items": prediction},
-            "ms": {"type": "number", "description": "Time in the server."},
-        },
-    }
+    answer = _object(
+        model=_TEXT,
+        version=_INTEGER,
+        predictions={"type": "array", "items": prediction},
+        ms={"type": "number", "description": "Time in the server."},
+    )
     return {
         "responses": {
             200: {"description": "The predictions.", **_json(answer)},
