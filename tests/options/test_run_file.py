@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from resnet_tpu.checkpoints.meta import config_of
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config
 from resnet_tpu.options.overrides import Layer, merge
@@ -29,6 +30,14 @@ def test_the_processes_of_a_run_are_not_those_of_what_uses_it_later(tmp_path: Pa
     found = read_run(str(tmp_path))
     assert found is not None
     assert merge(Config(), [found])[0] == Config().replace(train_steps="3")
+
+
+def test_kernels_that_no_longer_exist_are_chosen_anew(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"version": "0.1.0", "kernels": "block", "train_steps": 5}')
+    own = read_run(str(tmp_path))
+    assert own is not None
+    assert dict(own.values) == {"kernels": "auto", "train_steps": 5}
+    assert config_of({"config": {**Config().flat(), "kernels": "block"}}) == Config()
 
 
 def test_a_config_of_another_program_is_not_that_of_a_run(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 from resnet_tpu import __version__
 from resnet_tpu.data.class_names import completed
 from resnet_tpu.options.config import OF_ONE_START, OPTIONS, Config
+from resnet_tpu.options.run_file import stored_options
 
 
 def make_meta(config: Config, class_names: list[str] | None, position: int) -> dict[str, Any]:
@@ -29,7 +30,7 @@ def make_meta(config: Config, class_names: list[str] | None, position: int) -> d
 def config_of(meta: Mapping[str, Any]) -> Config:
     """The options that a checkpoint was written with, except those of a single start and of later versions."""
     return Config().replace(
-        **{name: value for name, value in meta["config"].items() if name in OPTIONS.keys() - OF_ONE_START}
+        **{name: value for name, value in stored_options(meta["config"]).items() if name in OPTIONS}
     )
 
 

@@ -2,7 +2,8 @@
 
 import json
 import posixpath
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from resnet_tpu import __version__, storage
 from resnet_tpu.errors import UserError
@@ -15,6 +16,10 @@ CHECKPOINTS = "checkpoints"
 """The folder of checkpoints in a `model_dir`."""
 
 _OF_CHECKPOINT = "meta/data.json"  # a checkpoint's description, as written by Orbax
+
+
+_RETIRED = {"kernels": {"block": "auto"}}
+"""Values that earlier states of the program have stored, and what they are now."""
 
 
 def write_description(model_dir: str, config: Config, class_names: list[str]) -> None:
@@ -44,13 +49,19 @@ def read_run(path: str) -> Layer | None:
         try:
             found = checked_json.parse(storage.read_text(file))
             values = found["config"] if file.endswith(_OF_CHECKPOINT) else found
-            kept = {name: value for name, value in values.items() if name not in ("version", *OF_ONE_START)}
+            kept = stored_options({name: value for name, value in values.items() if name != "version"})
         except (ValueError, AttributeError, KeyError, TypeError):
             do = "Choose another model_dir or checkpoint, or delete this file."
             raise UserError("Config of the run", file, "a JSON object", do) from None
         if not OPTIONS.keys().isdisjoint(kept):  # else of another program, such as those on Hugging Face's hub
             return Layer(file, kept)
     return None
+
+
+def stored_options(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The stored options of a run, in the words of this version; without those of a single start."""
+    kept = {name: value for name, value in values.items() if name not in OF_ONE_START}
+    return kept | {name: now[kept[name]] for name, now in _RETIRED.items() if kept.get(name) in [*now]}
 
 
 def _files_of_options(path: str) -> Iterator[str]:
