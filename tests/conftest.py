@@ -88,8 +88,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "golden_case" in metafunc.fixturenames:
         names = _networks(_golden_folder())
         short = {*names} & {*_networks(SMALL_GOLDEN)} or {*names[:2]}
-        if metafunc.definition.get_closest_marker("first_is_short"):
-            short = {min(short)}
         cases = [pytest.param(name, marks=[] if name in short else pytest.mark.long) for name in names]
         metafunc.parametrize("golden_case", cases, scope="module")
 

@@ -125,6 +125,7 @@ def test_offline_and_without_a_network_the_cache_answers(asker: Asker) -> None:
     assert options.keys() == {"weights_origin"}
 
 
+@pytest.mark.long
 def test_offline_weights_of_the_older_kind_are_found_too(asker: Asker) -> None:
     files = asker.hub.files["timm/tiny.test"]
     files["pytorch_model.bin"] = files.pop("model.safetensors")
@@ -143,6 +144,7 @@ def test_a_proxy_is_asked_for_the_hub(asker: Asker) -> None:
     assert ("HEAD", "http://hub.invalid/timm/tiny.test/resolve/main/config.json", None) in asker.hub.requests
 
 
+@pytest.mark.long
 def test_a_cut_connection_goes_on_where_it_was(asker: Asker) -> None:
     """The client writes in pieces of 10 MB, and resumes after the last whole one."""
     content = bytes(11 << 20)

@@ -95,6 +95,7 @@ def config_of(run: Path) -> dict[str, Any]:
     return json.loads((run / "config.json").read_text())
 
 
+@pytest.mark.long
 def test_photos_are_not_trained_on_as_imagenet(
     photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

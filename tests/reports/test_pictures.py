@@ -103,7 +103,7 @@ def _mistakes(count: int, name: str) -> list[Mistake]:
 
 
 @pytest.mark.filterwarnings("ignore:Glyph .* missing")
-@pytest.mark.parametrize("count", [1, 5, 7])
+@pytest.mark.parametrize("count", [5, *(pytest.param(count, marks=pytest.mark.long) for count in (1, 7))])
 @pytest.mark.parametrize("name", ["n", LONG, WIDE])
 def test_texts_of_mistakes_do_not_overlap(count: int, name: str):
     images = [np.full((20 + i, 60 - i, 3), 8 * i, np.uint8) for i in range(count)]

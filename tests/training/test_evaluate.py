@@ -199,6 +199,7 @@ def test_watching_evaluates_what_appears_and_ends_with_the_last_step(
     assert [row["step"] for row in read_metrics(str(tmp_path))] == [int(first.name), int(last.name)]
 
 
+@pytest.mark.long
 def test_a_checkpoint_that_is_deleted_while_it_is_read_is_passed_over_for_the_newest(
     trained_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -256,19 +256,16 @@ def test_logits_and_loss(cases: Cases, mode: str) -> None:
     assert case.beyond({f"{mode}_{name}": value for name, value in found.items()}) == {}
 
 
-@pytest.mark.first_is_short  # automatic gradients of what `test_logits_and_loss` compares
 def test_gradients(cases: Cases) -> None:
     assert_is_the_originals(gradients, cases, "float32", start="start", momentum=False)
 
 
-@pytest.mark.first_is_short
 def test_first_step(cases: Cases) -> None:
     assert_is_the_originals(first_step, cases, "float32", start="start")
     if cases("float32").meta["after_checkpoint"]:  # a run of the original is resumed here
         assert_is_the_originals(resumed_step, cases, "float32", start="after")
 
 
-@pytest.mark.first_is_short
 def test_all_steps_and_evaluation_after_them(cases: Cases) -> None:
     assert_is_the_originals(all_steps, cases, "float32", "float64", start="start")
     if cases("float32").meta["after_checkpoint"]:

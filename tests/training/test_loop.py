@@ -150,6 +150,7 @@ def test_a_signal_in_an_evaluation_that_was_missed_ends_the_program(
 
 
 # Orbax leaves tasks behind whose errors are never retrieved
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_damaged_newest_checkpoint_is_passed_over(
     tiny: Tiny, whole: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -206,6 +207,7 @@ def test_changed_options_are_said(tiny: Tiny, whole: Path, tmp_path: Path, caplo
     assert "base_learning_rate 0.1 -> 0.05" in caplog.text
 
 
+@pytest.mark.long
 def test_a_start_that_fails_before_its_first_step_leaves_the_options(
     tiny: Tiny, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -220,6 +222,7 @@ def test_a_start_that_fails_before_its_first_step_leaves_the_options(
     assert json.loads((tmp_path / "config.json").read_text())["num_parallel_calls"] == 7
 
 
+@pytest.mark.long
 def test_other_numbers_of_photos_than_were_counted_are_said(
     tiny: Tiny, coloured_photos: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

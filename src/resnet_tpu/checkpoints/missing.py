@@ -25,10 +25,15 @@ def convert_command(path: str) -> tuple[str, str]:
 def no_checkpoint(path: str) -> UserError:
     """The error for a path at which there is no checkpoint of ours."""
     expected = "a model_dir or a checkpoint in it"
+    if _is_of_bundle(path):
+        do = f"Give its folder: {shlex.quote(storage.parent_of(path))}"
+        return UserError("Checkpoint", f"{path}, a file of an exported bundle", f"{expected}, or a bundle", do)
     if kind := foreign_kind(path):
         command, target = convert_command(path)
         return UserError("Checkpoint", f"{path}, {kind}", expected, f"Convert it: {command}, then give {target}.")
-    if path.endswith((".onnx", ".zip")):
-        got, do = f"{path}, a single file", "Give the folder of its bundle, unpacked: the one with bundle.json."
-        return UserError("Checkpoint", got, f"{expected}, or an exported bundle", do)
     return UserError("Checkpoint", path, expected, "Train first, or check the path.")
+
+
+def _is_of_bundle(path: str) -> bool:
+    is_file = storage.exists(path) and not storage.is_dir(path)
+    return is_file and storage.exists(storage.join(storage.parent_of(path), "bundle.json"))

@@ -4,7 +4,6 @@ import functools
 import io
 import itertools
 import logging
-import re
 import unicodedata
 import warnings
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib import font_manager
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from resnet_tpu import storage
@@ -25,9 +25,8 @@ DARK, GREY, LIGHT = "#1f2328", "#656d76", "#e4e7eb"
 # For class names in other scripts; those that are installed stand in for letters that the first font lacks.
 _OTHER_FONTS = {
     "Noto Sans CJK SC", "Noto Sans CJK JP", "WenQuanYi Zen Hei", "Microsoft YaHei", "PingFang SC", "Malgun Gothic",
-    "Noto Sans Devanagari", "Nirmala UI", "Arial Unicode MS",
+    "Noto Sans Devanagari", "Noto Sans Bengali", "Noto Sans Tamil", "Noto Sans Thai", "Nirmala UI", "Arial Unicode MS",
 }  # fmt: skip
-_MISSING = "Glyph .* missing"  # Matplotlib's warning of a letter that it draws as a box
 STYLE: dict[Any, Any] = {
     "font.family": ["DejaVu Sans", *sorted(_OTHER_FONTS.intersection(font_manager.get_font_names()))],
     "font.size": 10,
@@ -67,22 +66,26 @@ class Picture(Figure):
 def to_png(figure: Figure) -> bytes:
     """`figure` as a PNG file. Logs once that letters are drawn as boxes, where no font has them."""
     png = io.BytesIO()
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.filterwarnings("always", message=_MISSING)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing")  # told by us, once
         figure.savefig(png, format="png", dpi=figure.dpi)
-    for warning in caught:
-        if re.match(_MISSING, str(warning.message)):
-            _warn_of_boxes()
-        else:
-            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+    if _has_boxes(figure):
+        _warn_of_boxes()
     return png.getvalue()
+
+
+def _has_boxes(figure: Figure) -> bool:
+    fonts = [font_manager.get_font(font_manager.findfont(name)) for name in STYLE["font.family"]]
+    letters = {letter for text in figure.findobj(Text) for letter in text.get_text() if letter.isprintable()}
+    return not all(any(font.get_char_index(ord(letter)) for font in fonts) for letter in letters)
 
 
 @functools.cache
 def _warn_of_boxes() -> None:
     log.warning(
-        "Pictures show boxes for letters that no font here has. Install one that has them, such as fonts-noto-cjk, and "
-        "delete Matplotlib's list of fonts in %s.",
+        "Pictures show boxes for letters that no font here has. Install one that has them, of %s; then delete "
+        "Matplotlib's list of fonts in %s.",
+        ", ".join(sorted(_OTHER_FONTS)),
         mpl.get_cachedir(),
     )
 

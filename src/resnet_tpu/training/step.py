@@ -33,7 +33,7 @@ EvalStep = Callable[[Arrays, Arrays, DeviceBatch], dict[str, jax.Array]]
 
 
 KEPT = 4
-"""How many steps of each kind stay compiled: of the trainings of one program, as of `prune`, many have the same."""
+"""How many steps of each kind stay compiled, until the program ends: its trainings, as of `prune`, may share them."""
 
 
 def normalize(images: jax.Array, model: ModelConfig) -> jax.Array:

@@ -383,7 +383,7 @@ def test_made_up_images_are_taken_as_they_are(data_dir: str) -> None:
 # ------------------------------------------------------------------------------------------------- damage and the end
 
 
-@pytest.mark.parametrize("kind", ["threads", pytest.param("processes", marks=pytest.mark.long)])
+@pytest.mark.parametrize("kind", ["threads", "processes"])
 def test_damage_stops_with_its_place(damaged: Path, kind: str) -> None:
     data = config(damaged, input_workers=kind)
     source = open_source(data, "validation")

@@ -169,9 +169,14 @@ def test_damaged_images_are_left_out_when_asked(
         (["predict", "{bundle}", "--form=int8"], "Form: got int8, expected one that"),
         (["predict", "{bundle}", "--no-export_moving_average"], "export_moving_average: got false, expected no choice"),
         (["predict", "{nothing}"], "expected a model_dir or a checkpoint in it"),
+        (["predict", "{nothing}/model.onnx"], "expected a model_dir or a checkpoint in it. Train first"),
         (
-            ["predict", "{nothing}/model.onnx"],
-            "expected a model_dir or a checkpoint in it, or an exported bundle. Give",
+            ["predict", "{version}/model.onnx"],
+            "a file of an exported bundle, expected a model_dir or a checkpoint in it, or",
+        ),
+        (
+            ["predict", "{version}/bundle.json"],
+            "a file of an exported bundle, expected a model_dir or a checkpoint in it",
         ),
         (["export", "{nothing}", "{nothing}/out"], "expected a model_dir or a checkpoint in it"),
         (["export", "{model}", "{nothing}/out", "--forms=onyx"], "export_forms: got onyx"),
@@ -184,7 +189,7 @@ def test_what_does_not_fit_is_named(
     arguments: list[str], message: str, exported: Path, model_dir: Path, tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    places = {"model": model_dir, "bundle": exported, "nothing": tmp_path}
+    places = {"model": model_dir, "bundle": exported, "version": next(exported.iterdir()), "nothing": tmp_path}
     assert cli.main([argument.format(**places) for argument in arguments]) == 2
     assert message in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []

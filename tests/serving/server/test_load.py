@@ -81,6 +81,7 @@ def test_wrk_gets_right_answers(
     assert 0 <= answered(client) - before - requests <= CONNECTIONS  # some are in progress when it ends
 
 
+@pytest.mark.long
 @pytest.mark.peer
 def test_ab_gets_answers_in_http_1_0(
     request: pytest.FixtureRequest, client: httpx.Client, images: list[bytes], tmp_path: Path

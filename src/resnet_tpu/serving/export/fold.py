@@ -62,7 +62,7 @@ def _about(trained: Trained) -> dict[str, str]:
     data, model = trained.config.data, trained.config.model
     known = {
         "eval_preprocessing": data.eval_preprocessing,
-        "crop_pct": f"{data.crop_pct:g}",
+        "crop_pct": str(data.crop_pct),
         "resize_method": data.resize_method,
         "step": str(trained.step),
         "weights_origin": model.weights_origin,

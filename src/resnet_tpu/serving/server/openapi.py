@@ -97,23 +97,23 @@ def predict_route() -> dict[str, Any]:
     """Request and answers of `:predict`."""
     row_of = {"anyOf": [_IMAGE, _object(input=_IMAGE), _PIXELS, _object(images=_PIXELS)]}
     images = {"type": "array", "minItems": 1, "items": row_of}
-    column = {"type": "array", "minItems": 1, "items": {"anyOf": [_IMAGE, _PIXELS]}}
     request = {
         "type": "object",
         "description": "Either `instances` or `inputs`: image files, or pixels for the signature `pixels`.",
         "properties": {
             "signature_name": {"enum": ["", "serving_default", "classify", "pixels", None]},
             "instances": images,
-            "inputs": {"anyOf": [column, _object(input=column), _object(images=column)]},
+            "inputs": {"anyOf": [images, _object(input=images), _object(images=images)]},
         },
     }
-    row = {"type": "object", "properties": {"classes": _NUMBER, "logits": _NUMBERS, "probabilities": _NUMBERS}}
-    outputs = {name: {"type": "array", "items": items} for name, items in row["properties"].items()}
+    columns = {"classes": _NUMBER, "logits": _NUMBERS, "probabilities": _NUMBERS}
+    row = {"type": "object", "required": ["probabilities"], "properties": columns}
+    outputs = {name: {"type": "array", "items": items} for name, items in columns.items()}
     answer = {
         "type": "object",
         "properties": {
             "predictions": {"type": "array", "items": row, "description": "For `instances`."},
-            "outputs": {"type": "object", "properties": outputs, "description": "For `inputs`."},
+            "outputs": {**row, "properties": outputs, "description": "For `inputs`."},
         },
     }
     return {

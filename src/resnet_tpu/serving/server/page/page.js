@@ -3,6 +3,7 @@
 const AT_ONCE = 3; // requests under way: more would only wait in the server's queue
 const LONGEST_WAIT = 10; // seconds to wait for a busy server before the second and last attempt
 const PATIENCE = 10; // seconds for the network, beyond the server's own limit
+const FORM_BYTES = 2000; // most that a form has around a photo
 const SLOWEST_UPLOAD = 50_000; // bytes a second: a proxy may take a photo at any pace before the server's time begins
 const MANY_CLASSES = 30; // from here on the list can be searched
 const NAMED_CLASSES = 8; // up to here the sentence below the title names them all
@@ -36,22 +37,32 @@ function make(tag, properties = {}, ...children) {
 let bodyLimit = Infinity; // bytes
 let requestSeconds = 30; // the server's own limit
 
-/** The response; throws Trouble where there is none in time. */
-async function ask(url, seconds, options = {}) {
-  const given = options.signal ?? new AbortController().signal;
+/** The response and what it says; throws Trouble where there is none in time, and AbortError once `signal` is aborted. */
+async function ask(url, seconds, signal = new AbortController().signal, options = {}) {
+  const stop = new AbortController(); // AbortSignal.any is too new for some phones
+  const end = () => stop.abort();
+  let late = false;
+  const timer = setTimeout(() => { late = true; end(); }, 1000 * seconds);
+  signal.addEventListener("abort", end);
   try {
-    return await fetch(url, { ...options, signal: AbortSignal.any([given, AbortSignal.timeout(1000 * seconds)]) });
+    signal.throwIfAborted();
+    const response = await fetch(url, { ...options, signal: stop.signal });
+    const reply = await response.json().catch(() => ({}));
+    stop.signal.throwIfAborted(); // while the answer came
+    return { response, reply };
   } catch (error) {
-    if (given.aborted) throw error;
-    if (error.name === "TimeoutError") throw tookTooLong();
+    if (signal.aborted) throw error;
+    if (late) throw tookTooLong();
     // A server that refuses a large file may hang up before all of it is sent, and then there is no answer to read.
     throw new Trouble("The server cannot be reached.", "Is it still running?", true);
+  } finally {
+    clearTimeout(timer);
+    signal.removeEventListener("abort", end);
   }
 }
 
 async function getJson(url) {
-  const response = await ask(url, requestSeconds + PATIENCE);
-  const reply = await response.json().catch(() => ({}));
+  const { response, reply } = await ask(url, requestSeconds + PATIENCE);
   if (!response.ok) throw new Trouble(reply.error ?? `The server answered ${response.status}.`);
   return reply;
 }
@@ -65,24 +76,23 @@ async function tryToRead(file) {
   if (file.size === 0) throw new Trouble("This file is empty.");
 }
 
-/** One request; the reply of a server that was busy is a response like any other. */
+/** One request; the answer of a server that was busy is one like any other. */
 async function post(model, file, signal) {
   await tryToRead(file); // first, as Firefox never ends a request for which it cannot read the file
   const body = new FormData();
   body.append("images", file, file.name);
   const seconds = requestSeconds + PATIENCE + file.size / SLOWEST_UPLOAD;
-  return ask(`v1/models/${encodeURIComponent(model)}:classify`, seconds, { method: "POST", body, signal });
+  return ask(`v1/models/${encodeURIComponent(model)}:classify`, seconds, signal, { method: "POST", body });
 }
 
 /** The classes of a photo, the model's version, and how long the server took; throws Trouble. */
 async function classify(model, file, signal) {
   if (file.size > bodyLimit) throw tooLarge(file);
-  let response = await post(model, file, signal);
+  let { response, reply } = await post(model, file, signal);
   if (response.status === 503) {
     await pause(Math.min(Number(response.headers.get("Retry-After")) || 1, LONGEST_WAIT));
-    response = await post(model, file, signal);
+    ({ response, reply } = await post(model, file, signal));
   }
-  const reply = await response.json().catch(() => ({}));
   if (response.status === 404) listing = undefined; // so that the next try asks for it
   if (!response.ok) throw refusal(response.status, reply, file);
   return { classes: reply.predictions[0].classes, version: reply.version, ms: reply.ms };
@@ -91,7 +101,7 @@ async function classify(model, file, signal) {
 function tooLarge(file) {
   const [size, limit] = [megabytes(file.size), megabytes(bodyLimit)];
   let detail = `It has ${size}.`;
-  if (size === limit) detail = `It has ${size}, a little more than the server takes.`; // with the request around it
+  if (size === limit || file.size < bodyLimit) detail = `It has ${size}, a little more than the server takes.`; // with the request around it
   else if (bodyLimit < Infinity) detail += ` The server takes up to ${limit}.`;
   return new Trouble("This file is too large.", detail);
 }
@@ -103,7 +113,7 @@ function tookTooLong() {
 function refusal(status, { error, predictions }, file) {
   if (status === 404) return new Trouble("The server has other models now.", "", true);
   if (status === 413 && predictions) return new Trouble("This photo is too large.", error); // in pixels
-  if (status === 413 && file.size < bodyLimit) {
+  if (status === 413 && file.size + FORM_BYTES < bodyLimit) {
     return new Trouble("This file is too large.", `A proxy before the server refuses its ${megabytes(file.size)}.`);
   }
   if (status === 413) return tooLarge(file);
@@ -252,6 +262,7 @@ function say(sentence) {
 
 let listing; // a promise; none before the first try and after one that failed
 let cardVersion; // of the model whose card is shown; undefined until then
+let toldNames; // the model and its classes, as JSON
 
 /** Asks the server for its models, once. */
 function listModels() {
@@ -282,15 +293,21 @@ async function showCard(name) {
   byId("about").textContent = `${name} knows ${count(names.length)} classes${known}.`;
   byId("facts").replaceChildren(...facts(card).map(([what, text]) =>
     make("div", {}, make("dt", { textContent: what }), make("dd", { textContent: text }))));
-  showClassNames(names);
+  const told = JSON.stringify([name, names]);
+  if (told !== toldNames) showClassNames(names); // which closes the list
+  toldNames = told;
   byId("card").hidden = false;
 }
 
 /** Shows the card of the version that has answered, if a newer one has taken over. */
 function renewCard(name, version) {
-  if (cardVersion === undefined || cardVersion === version) return;
+  const before = cardVersion;
+  if (before === undefined || before === version) return;
   cardVersion = version; // asked for once
-  showCard(name).catch(showFailure);
+  showCard(name).catch((error) => {
+    cardVersion = before;
+    showFailure(error);
+  });
 }
 
 /** [what, text] of all that the card tells. */
@@ -323,12 +340,14 @@ function showClassNames(names) {
   const details = byId("classes");
   details.querySelector("summary").textContent = `All ${count(names.length)} classes`;
   const search = byId("filter").querySelector("input");
+  let wasFound = true;
   const list = () => {
     const wanted = search.value.trim().toLowerCase();
     const found = names.filter((name) => name.toLowerCase().includes(wanted));
     const rows = found.length ? found : ["No class has this in its name."];
     details.querySelector("ul").replaceChildren(...rows.map((row) => make("li", { textContent: row })));
-    if (!found.length) say(rows[0]);
+    if (wasFound && !found.length) say(rows[0]);
+    wasFound = found.length > 0;
   };
   byId("filter").hidden = names.length < MANY_CLASSES;
   search.value = "";
