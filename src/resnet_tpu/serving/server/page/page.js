@@ -37,7 +37,7 @@ function make(tag, properties = {}, ...children) {
 let bodyLimit = Infinity; // bytes
 let requestSeconds = 30; // the server's own limit
 
-/** The response and what it says; throws Trouble where there is none in time, and AbortError once `signal` is aborted. */
+/** The response and what it says; throws Trouble where there is none in time, AbortError once `signal` is aborted. */
 async function ask(url, seconds, signal = new AbortController().signal, options = {}) {
   const stop = new AbortController(); // AbortSignal.any is too new for some phones
   const end = () => stop.abort();
@@ -101,7 +101,8 @@ async function classify(model, file, signal) {
 function tooLarge(file) {
   const [size, limit] = [megabytes(file.size), megabytes(bodyLimit)];
   let detail = `It has ${size}.`;
-  if (size === limit || file.size < bodyLimit) detail = `It has ${size}, a little more than the server takes.`; // with the request around it
+  const isNear = size === limit || file.size < bodyLimit; // with the form around it
+  if (isNear) detail = `It has ${size}, a little more than the server takes.`;
   else if (bodyLimit < Infinity) detail += ` The server takes up to ${limit}.`;
   return new Trouble("This file is too large.", detail);
 }
