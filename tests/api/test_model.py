@@ -31,7 +31,9 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def run(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[rt.Config, list[tuple[int, dict[str, float]]]]:
+def run(
+    photos: Path, tmp_path_factory: pytest.TempPathFactory, blank_curves: None
+) -> tuple[rt.Config, list[tuple[int, dict[str, float]]]]:
     """A small finished training, and what it reported for each step."""
     said: list[tuple[int, dict[str, float]]] = []
     folder = tmp_path_factory.mktemp("run")
@@ -39,9 +41,7 @@ def run(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[rt.Conf
         data_dir=str(photos), model_dir=str(folder / "model"), export_dir=str(folder / "exported"), resnet_depth=8,
         resnet_width=4, image_size=32, train_batch_size=16, train_steps=4, export_forms="stablehlo", num_cores=1,
     )  # fmt: skip
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("resnet_tpu.training.loop.draw_curves", lambda _: None)  # which nobody looks at
-        rt.train(config, on_step=lambda step, metrics: said.append((step, metrics)))
+    rt.train(config, on_step=lambda step, metrics: said.append((step, metrics)))
     return config, said
 
 

@@ -3,7 +3,6 @@
 import pytest
 
 
-@pytest.fixture(autouse=True)
-def without_curves(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No training draws its curves, which takes longer than its steps."""
-    monkeypatch.setattr("resnet_tpu.training.loop.draw_curves", lambda _: None)
+@pytest.fixture(scope="module", autouse=True)
+def quick(blank_curves: None) -> None:
+    """Draws nothing after these trainings: nothing here looks at it."""

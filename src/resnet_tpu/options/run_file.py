@@ -17,7 +17,6 @@ CHECKPOINTS = "checkpoints"
 
 _OF_CHECKPOINT = "meta/data.json"  # a checkpoint's description, as written by Orbax
 
-
 _RETIRED = {"kernels": {"block": "auto"}}
 """Values that earlier states of the program have stored, and what they are now."""
 
