@@ -31,7 +31,15 @@ from resnet_tpu.options.config import Config
         ),
         ({"poly_rate": 3}, ["poly_rate 3 has no effect without enable_lars."]),
         ({"dropblock_keep_prob": 0.9}, ["dropblock_keep_prob 0.9 has no effect without dropblock_groups."]),
-        ({"dropblock_keep_prob": 0.9, "dropblock_groups": "4", "learning_rate_epochs": 90}, []),
+        ({"dropblock_size": 5}, ["dropblock_size 5 has no effect without dropblock_groups."]),
+        (
+            {"dropblock_keep_prob": 0.9, "dropblock_size": 5, "dropblock_groups": "4", "learning_rate_epochs": 90},
+            [],
+        ),
+        ({"enable_lars": True, "nesterov": False}, ["nesterov has no effect with enable_lars, which has the plain"]),
+        ({"nesterov": False}, []),
+        ({"augment_flavor": "corrected"}, ["augment_flavor corrected has no effect without augment_name."]),
+        ({"augment_flavor": "corrected", "augment_name": "randaugment"}, []),
     ],
 )
 def test_what_has_no_effect_is_said(options: dict[str, Any], lines: list[str]) -> None:

@@ -26,6 +26,7 @@ def check_options(config: Config) -> None:
 
 def options_without_effect(config: Config) -> Iterator[str]:
     """For each option that was given and that the others leave without effect, a line that says so, for the log."""
+    default = Config()
     optimizer, model = config.optimizer, config.model
     schedule = "lars" if optimizer.enable_lars else optimizer.learning_rate_schedule
     if optimizer.warmup_steps is not None and schedule not in ("cosine", "constant"):
@@ -33,12 +34,18 @@ def options_without_effect(config: Config) -> Iterator[str]:
         yield f"{given} has no effect in the schedule {schedule}: cosine and constant have it."
     if optimizer.learning_rate_epochs is not None and (schedule != "step" or optimizer.learning_rate_boundaries):
         yield "learning_rate_epochs has no effect but in the schedule step without learning_rate_boundaries."
-    if optimizer.enable_lars and optimizer.base_learning_rate != Config().optimizer.base_learning_rate:
+    if optimizer.enable_lars and optimizer.base_learning_rate != default.optimizer.base_learning_rate:
         yield f"base_learning_rate {optimizer.base_learning_rate:g} has no effect with enable_lars: see poly_rate."
+    if optimizer.enable_lars and optimizer.nesterov != default.optimizer.nesterov:
+        yield "nesterov has no effect with enable_lars, which has the plain form of momentum."
     if optimizer.poly_rate and not optimizer.enable_lars:
         yield f"poly_rate {optimizer.poly_rate:g} has no effect without enable_lars."
     if model.dropblock_keep_prob is not None and not model.dropblock_groups:
         yield f"dropblock_keep_prob {model.dropblock_keep_prob:g} has no effect without dropblock_groups."
+    if model.dropblock_size != default.model.dropblock_size and not model.dropblock_groups:
+        yield f"dropblock_size {model.dropblock_size} has no effect without dropblock_groups."
+    if config.data.augment_flavor != default.data.augment_flavor and not config.data.augment_name:
+        yield f"augment_flavor {config.data.augment_flavor} has no effect without augment_name."
 
 
 def _check_images(data: DataConfig) -> None:
