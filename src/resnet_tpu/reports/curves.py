@@ -109,7 +109,7 @@ def _add_legend(axes: Axes) -> None:
 
 def _draw_accuracy(axes: Axes, rows: Sequence[dict[str, Any]]) -> None:
     _draw_train_curve(axes, rows, "top_1_accuracy", "#98a2ad", "training top-1")
-    curves = (("top_5_accuracy", "top-5", COLOURS[2], "--", "s"), ("top_1_accuracy", "top-1", COLOURS[0], "-", "o"))
+    curves = (("top_5_accuracy", "top-5", COLOURS[2], ":", "^"), ("top_1_accuracy", "top-1", COLOURS[0], "--", "s"))
     for name, label, colour, dash, marker in curves:
         steps, values = _series(rows, "eval", name)
         if not len(values) or (name == "top_5_accuracy" and values.min() == 1):  # as with five classes or fewer
