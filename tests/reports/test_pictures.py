@@ -131,7 +131,7 @@ def test_mistakes_show_their_images_in_order(tmp_path: Path):
         centre = pixels[int(figure.bbox.height - (box.y0 + box.y1) / 2), int((box.x0 + box.x1) / 2)]
         assert tuple(centre) == colour
     texts = {text.get_text() for text in _texts(figure)}
-    assert {"4 of 17 mistakes, the surest first", "100%  flower 1", "true: flower 0", "flower/0.jpg"} <= texts
+    assert {"4 of 17 mistakes, the most confident first", "100%  flower 1", "true: flower 0", "flower/0.jpg"} <= texts
 
 
 @pytest.mark.parametrize("honour_exif", [False, True])

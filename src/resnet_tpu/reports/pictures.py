@@ -70,7 +70,7 @@ def draw_mistakes(
     width, height, header = 2.15, 2.65, 0.65  # inches
     figure = Picture(figsize=(columns * width + 0.15, rows * height + header))
     figure_width, figure_height = figure.get_size_inches()
-    title = f"{len(mistakes)} of {num_wrong:,} mistakes, the surest first" if mistakes else "No mistakes"
+    title = f"{len(mistakes)} of {num_wrong:,} mistakes, the most confident first" if mistakes else "No mistakes"
     figure.text(0.15 / figure_width, 1 - 0.3 / figure_height, title, fontsize=13, fontweight="bold")
     if mistakes:
         legend = "Red: the class predicted and its probability."
