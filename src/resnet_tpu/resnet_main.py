@@ -77,7 +77,7 @@ SINGLE_FLAGS: dict[str, Option] = {
     },
     **WITHOUT_EFFECT,
 }
-"""Every flag that has one value, by its first name; those of `config` set an option."""
+"""Every flag that has one value, by its primary name; a flag named like an option sets that option."""
 
 _BULK = {
     name: Option(name, "", (FilePath if name in YAML_FLAGS else str,), (), "", text, is_repeatable=True)

@@ -129,7 +129,7 @@ def _expand_forward(
 ) -> tuple[Normed, Any]:
     grouped = group(x, num_groups)
     count = x.size // x.shape[-1] // num_groups
-    # a product, as a reduction would cost a pass of its own; the compiler turns a product with one column into that
+    # a product with several columns: the compiler turns one column into a reduction, which costs a pass of its own
     ones = jnp.ones((*grouped.shape[:-1], 8), x.dtype)
     mean_in = inner(grouped, ones)[..., 0] / count
     covariance = inner(grouped, grouped) / count - mean_in[:, :, None] * mean_in[:, None, :]

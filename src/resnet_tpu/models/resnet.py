@@ -1,6 +1,6 @@
 """The residual network, from images to logits. Source: arXiv:1512.03385, with the stride in the 3x3 convolution.
 
-Activations are [n, h, w, c]. The arrays of a layer lie under its name: group1/block1/conv1 and so on.
+Activations are [n, h, w, c]. The arrays of a layer are stored under its name: group1/block1/conv1 and so on.
 """
 
 import jax

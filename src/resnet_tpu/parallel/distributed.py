@@ -1,4 +1,4 @@
-"""Devices and processes: start-up, the mesh, and how arrays lie on it."""
+"""Devices and processes: start-up, the mesh, and the placement of arrays on it."""
 
 import contextlib
 import importlib.util

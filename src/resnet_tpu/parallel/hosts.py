@@ -85,7 +85,7 @@ class ProcessGroup:
     def fail(self, message: str, code: int) -> None:
         """Tells the others why this process ends, so that they end too; it then exits without JAX's shutdown."""
         self._ending.set()
-        with contextlib.suppress(Exception):  # the store may be what is lost
+        with contextlib.suppress(Exception):  # the store itself may be lost
             self._client.key_value_set(f"{_ROOT}/failed/{self.index}", json.dumps([message, code]))
         atexit.register(self._exit, code)
         # a thread that waits for a device, which waits for another process, would keep this one from ending
@@ -96,7 +96,7 @@ class ProcessGroup:
     def follow_if_told(self) -> None:
         """Ends this process in the same way as another that has failed, if that reports why within `_GRACE_SECS`."""
         until = time.monotonic() + _GRACE_SECS
-        with contextlib.suppress(Exception):  # the store may be what is lost
+        with contextlib.suppress(Exception):  # the store itself may be lost
             while time.monotonic() < until and not self.is_ending:
                 if failed := self._failed():
                     self._follow(*failed[0], 0)

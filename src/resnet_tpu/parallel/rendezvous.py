@@ -57,7 +57,7 @@ def is_in_cluster(run: RunConfig) -> bool:
 
 
 def _are_several(run: RunConfig) -> bool:
-    """Whether the environment says that there are several processes, which must not train alone."""
+    """Whether the environment says that there are several processes, none of which may train alone."""
     env = os.environ
     hosts = env.get("TPU_PROCESS_ADDRESSES") or env.get("TPU_WORKER_HOSTNAMES") or ""
     return _are_tasks() or _is_pod_of_job() or (_may_use_tpu(run) and "," in hosts)
@@ -90,7 +90,7 @@ def _choose_port() -> None:
 
 
 def _count(name: str) -> int:
-    """The whole number in a variable of the environment; 1 where it is not set."""
+    """The whole number in an environment variable; 1 if it is not set."""
     try:
         return int(os.environ.get(name, "1"))
     except ValueError:

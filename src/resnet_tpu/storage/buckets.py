@@ -113,7 +113,7 @@ def write_unless_changed(path: str, data: bytes, generation: int) -> bool:
 
 @contextlib.contextmanager
 def naming(path: str, *, is_write: bool = False) -> Iterator[None]:
-    """Turns what the client raises for `path` into a UserError that names the bucket, the problem and the role needed.
+    """Turns errors of the client for `path` into a UserError that names the bucket, the problem and the role needed.
 
     FileNotFoundError passes through if the bucket exists.
     """
@@ -150,7 +150,7 @@ def _translated(path: str, *, is_write: bool) -> Iterator[None]:
 
 
 def named(error: BaseException, path: str = "files in a bucket", *, is_write: bool = False) -> UserError | None:
-    """The UserError for what a client of Google Cloud Storage, or of a web server, raised; None for other errors."""
+    """The UserError for an error of a client of Google Cloud Storage or a web server; None for other errors."""
     is_ours = type(error).__module__.startswith(_CLIENTS)
     is_forbidden = isinstance(error, OSError) and str(error).startswith("Forbidden")
     if not (is_ours or is_forbidden):

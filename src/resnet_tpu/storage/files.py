@@ -22,7 +22,7 @@ _REQUESTS = 16
 
 
 def _info(path: str) -> dict[str, Any] | None:
-    """What a store says about a file or folder; None when there is none. Raises UserError when there is no bucket."""
+    """The store's metadata of a file or folder; None when there is none. Raises UserError when there is no bucket."""
     with contextlib.suppress(FileNotFoundError), buckets.naming(path):
         return cast("dict[str, Any]", filesystem(path).info(path))
     return None
@@ -239,7 +239,7 @@ def _for_each(use: Callable[[str], None], files: list[str]) -> None:
 
 
 def read_bytes(path: str) -> bytes:
-    """The whole of a small file, in one request. Raises UserError where its disk or bucket cannot be reached."""
+    """The whole of a small file, in one request. Raises UserError if its disk or bucket cannot be reached."""
     if not is_remote(path):
         with disks.reaching(path):
             return Path(path).read_bytes()
