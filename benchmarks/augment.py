@@ -1,10 +1,10 @@
-"""CPU time of augmentation per image, compared with torchvision's and with what the loader does before it.
+"""CPU time of augmentation per image, compared with torchvision's, and with the loader's work before it.
 
 Training crops of the photos are made once; each policy then works on them in one process, on one thread. torchvision's
 RandAugment and AutoAugment (policy ImageNet) get the same crops: as PIL images, as from its own loaders, and as uint8
-tensors. Its work differs slightly: its RandAugment has 14 operations, without Invert, Cutout and SolarizeAdd but with
-one that does nothing. CPU time is less affected by other work on the machine than elapsed time; figures are means over
-images, because operations differ widely.
+tensors. The work differs slightly: torchvision's RandAugment has 14 operations, without Invert, Cutout and SolarizeAdd
+but with one that does nothing. CPU time is less affected by other work on the machine than elapsed time; figures are
+means over images, because operations differ widely.
 
     python -m benchmarks.augment imagenet_photos
 """
@@ -33,7 +33,7 @@ MAGNITUDE = 9
 
 
 def cpu_us(work: Callable[[Any], Any], items: Sequence[Any], runs: int) -> float:
-    """Mean CPU microseconds of `work` on one of `items`, over `runs` runs after some for warm-up."""
+    """Mean CPU microseconds of `work` on one of `items`, over `runs` runs after a warm-up."""
     for number in range(runs // 10 + 1):
         work(items[number % len(items)])
     start = time.thread_time()
@@ -53,7 +53,7 @@ def make_crops(photos: Sequence[bytes], image_size: int) -> list[np.ndarray]:
 
 
 def measure_ours(photos: Sequence[bytes], options: argparse.Namespace) -> dict[str, float]:
-    """CPU time of each policy, of each operation by itself, and of the crop before them."""
+    """CPU microseconds of each policy, of each operation by itself, and of the crop before them."""
     from resnet_tpu.data.pixels.augment import random_erasing
     from resnet_tpu.data.pixels.decode import train_image
     from resnet_tpu.data.pixels.operations import OPERATIONS
@@ -78,7 +78,7 @@ def measure_ours(photos: Sequence[bytes], options: argparse.Namespace) -> dict[s
 
 
 def measure_peer(photos: Sequence[bytes], options: argparse.Namespace, *, tensors: bool) -> dict[str, float]:
-    """CPU time of torchvision's two policies."""
+    """CPU microseconds of torchvision's two policies."""
     import torch
     from PIL import Image
     from torchvision.transforms import v2

@@ -1,8 +1,8 @@
-"""The upper limit of the input: its work besides decoding, and what that means for hosts with more cores.
+"""The upper limit of the input: its work besides decoding, and the speed that follows for hosts with more cores.
 
-The pipeline runs with few and many threads and processes, with three decoders: the real one; stubbed, where all is done
-but to decode and resize; and memcpy, where finished pixels are copied. The parent is the process that trains, whose
-work no other core can take over. From its CPU time and that of all processes follows what more cores would give.
+The pipeline runs with few and many threads and processes, with three decoders: the real one; stubbed, which does
+everything except decode and resize; and memcpy, which copies finished pixels. The parent is the process that trains,
+whose work no other core can take over. The speed with more cores follows from its CPU time and that of all processes.
 
     python -m benchmarks.ceiling PHOTOS
 """
@@ -30,7 +30,7 @@ from resnet_tpu.performance.bench.task import Task, measure
 from resnet_tpu.system.machine import num_cores
 
 MORE_CORES = (16, 112, 224)
-"""Cores of the hosts that the figures are extrapolated to."""
+"""Cores of the hosts to which the figures are extrapolated."""
 HEADER = ("decoder, workers", "images/s", "parent us/image", "CPU us/image", *(f"{n} cores" for n in MORE_CORES))
 
 _FIGURES = ("images_per_sec", "parent_us_per_image", "cpu_ms_per_image")
@@ -38,7 +38,7 @@ _NOTE = "N cores: images/s, estimated: N / CPU time, at most 1 / the parent's, f
 
 
 class Run(NamedTuple):
-    """What is measured in a process of its own."""
+    """A run of the pipeline, measured in a process of its own."""
 
     decoder: Literal["stubbed", "memcpy", "real"]
     workers: Literal["threads", "processes"]
@@ -98,8 +98,8 @@ def _command(run: Run, records: str, options: argparse.Namespace) -> list[str]:
 
 
 def _measure(decoder: str, task: Task) -> dict[str, float]:
-    """What `measure` gives, and the CPU time of this process per image in the same batches."""
-    own_secs: list[float] = []  # once each batch is here
+    """The figures of `measure`, and the CPU time of this process per image in the same batches."""
+    own_secs: list[float] = []  # CPU time at the arrival of each batch
 
     def timed(batches: Iterator[Any]) -> Iterator[Any]:
         for batch in batches:
@@ -121,7 +121,7 @@ def _medians(outputs: Sequence[Mapping[str, float]]) -> tuple[float, float, floa
 
 
 def tabulate(medians: Mapping[Run, tuple[float, float, float]]) -> list[tuple[str, ...]]:
-    """A row of text per run: its images/s, the parent's and all CPU us per image, and the estimates for more cores."""
+    """A row of text per run: its images/s, CPU us per image of the parent and in all, and estimates for more cores."""
     rows = []
     for run, (speed, parent, cpu) in medians.items():
         is_locked = run.workers == "threads" and run.decoder == "real"

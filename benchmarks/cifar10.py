@@ -27,7 +27,7 @@ SHEETS = {
     "train": ("train_lables.json", [f"data_batch_{number}.png" for number in range(1, 6)]),
     "validation": ("test_lables.json", ["test_batch.png"]),
 }
-"""Files of the package by split: labels (misspelled there), and pictures in which each row of pixels is an image."""
+"""Files of the package by split: labels (its names misspell the word), and pictures whose rows are one image each."""
 
 
 def main() -> None:
@@ -42,7 +42,7 @@ def main() -> None:
 
 
 def unpack(package: Path, folder: Path) -> None:
-    """Writes the images. Raises UserError if the folder exists or it is another package."""
+    """Writes the images. Raises UserError if the folder exists, or for another package."""
     if folder.exists():
         raise UserError(str(folder), "a folder that is there", "a new one", "Use it, or name another.")
     try:

@@ -1,10 +1,10 @@
-"""An epoch of ImageNet on 1, 8 and 32 hosts, simulated; and the simulation compared with trainings on this machine.
+"""An epoch of ImageNet on 1, 8 and 32 hosts, simulated; and the simulation compared with training on this machine.
 
-`plan` reckons with the slower of decoding and reading alone; this shows what it leaves out. All hosts get equal shares
-of a batch and have the same loader. The trainings read `PHOTOS` from memory, and from a bucket on the tests' server,
-which delays its replies. A stand-in takes the place of the device, as in `resnet-tpu bench wait`. The rate of a
-training with an infinitely fast device is what a host can decode; that of its input alone, without the decoder, what it
-can read. From these, the simulation predicts how long other devices wait.
+`plan` takes the slower of decoding and reading as the limit; this script shows what that leaves out. All hosts get
+equal shares of a batch and have the same loader. The training runs read `PHOTOS` from memory, and from a bucket on the
+tests' server, which delays its replies. A stand-in takes the place of the device, as in `resnet-tpu bench wait`. The
+speed with an infinitely fast device is that at which a host can decode; the speed of the input alone, without the
+decoder, is that at which it can read. From these, the simulation predicts how long other devices wait.
 
     python -m benchmarks.epoch PHOTOS
 """
@@ -41,7 +41,7 @@ HOSTS = {
     "a slow bucket": (Host(25_000, 1_800), 112),
     "just enough": (Host(20_480, 3_000), 112),
 }
-"""Hosts and the workers of each."""
+"""Hosts, each with its number of workers."""
 
 EVENTS = {
     "a minute with a bucket at a tenth, one host": (Slow(5, 60, 0.1, hosts=1), None),
@@ -100,7 +100,7 @@ def _line(epoch: dict[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Training:
-    """A training on this machine, and its simulation."""
+    """A training run on this machine, and its simulation."""
 
     what: str
     device_images_per_sec: float

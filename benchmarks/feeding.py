@@ -2,7 +2,7 @@
 
 It models `data.loader`: workers make the chunks of a batch in order, some of them ahead of their use, from image files
 that are read from a bucket further ahead; the host takes in a few batches before the devices need them; and a step
-begins when each host has its part. `benchmarks/epoch.py` compares it with trainings on this machine.
+begins when each host has its part. `benchmarks/epoch.py` compares it with training runs on this machine.
 """
 
 import heapq
@@ -28,12 +28,12 @@ class Slow:
     begin: float  # seconds from the start
     seconds: float
     speed: float  # as a fraction of the usual one, such as 0.1
-    hosts: int  # how many notice it, counted from the first
+    hosts: int  # how many are affected, counted from the first
 
 
 @dataclass(frozen=True)
 class Lost:
-    """A worker process that dies: the training ends on all hosts, and goes on from its last checkpoint."""
+    """A worker process that dies: training ends on all hosts, and continues from its last checkpoint."""
 
     at: float  # seconds from the start
     restart: float  # seconds until the input begins again
@@ -42,13 +42,13 @@ class Lost:
 
 @dataclass(frozen=True)
 class Epoch:
-    """What a simulated epoch was like."""
+    """The figures of a simulated epoch."""
 
     seconds: float  # from the first step on
     input_wait: float  # fraction of that time in which the devices had no batch
     longest_wait: float  # seconds between two steps
-    host_mb: float  # image files and batches in the memory of the host that held most, at most
-    steps: int  # with those computed twice
+    host_mb: float  # the most that image files and batches took in any host
+    steps: int  # including those computed twice
 
 
 @dataclass
@@ -82,13 +82,13 @@ class _Loader:
         self._ahead = parts + 2 * workers
         request = CHUNKS_PER_REQUEST * self._sizes[0] * host.image_kb * 1000
         self._requests_ahead = max(1, min(THREADS, int(MOST_BYTES / request)))
-        self._calls = [begin] * self._ahead  # when the training asked for each chunk so far
+        self._calls = [begin] * self._ahead  # when training asked for each chunk so far
         self._begun: list[float] = []  # when each chunk so far was begun
         self._link, self._begin = begin, begin
         self.held = _Held()
 
     def batch(self, asked: float) -> tuple[float, float]:
-        """The next batch, asked for at `asked`: when its first chunk was begun, and when the batch is complete."""
+        """The next batch, requested at `asked`: when its first chunk was begun, and when the batch is complete."""
         first = math.inf
         for size in self._sizes:
             self._calls.append(asked)
@@ -114,7 +114,7 @@ class _Loader:
         return self._link
 
     def _end_of(self, since: float, seconds: float) -> float:
-        """When a transfer begun at `since` ends that takes `seconds` at the usual speed."""
+        """The time at which a transfer ends that begins at `since` and takes `seconds` at the usual speed."""
         for slow in self._slow:
             end = slow.begin + slow.seconds
             if since < end and since + seconds > slow.begin:

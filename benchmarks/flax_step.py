@@ -1,8 +1,8 @@
 """The training step of the flax project's ImageNet example, rebuilt in Linen for comparison.
 
 ResNet-50 as the example builds it: `nn.Conv` and `nn.BatchNorm` in bfloat16, statistics per replica, classifier in
-bfloat16; half the sum of squares of all matrices and kernels times 1e-4 in the loss; SGD with Nesterov momentum. Images
-come normalised from the host, in bfloat16. The example's `pmap` is `shard_map` here.
+bfloat16. The loss includes half the sum of squares of all matrices and kernels, times 1e-4. The optimizer is SGD with
+Nesterov momentum. The host passes normalised images, in bfloat16. The example's `pmap` is `shard_map` here.
 """
 
 import functools
@@ -23,7 +23,7 @@ AXIS = "batch"
 
 
 class Bottleneck(nn.Module):
-    """1x1, 3x3 and 1x1 convolutions around a shortcut, `4 * width` channels out."""
+    """1x1, 3x3 and 1x1 convolutions beside a shortcut, with `4 * width` output channels."""
 
     width: int
     stride: int
@@ -50,7 +50,7 @@ class ResNet50(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        """Training: the batch statistics move."""
+        """The forward pass of training, which updates the batch statistics."""
         x = nn.Conv(WIDTH, (7, 7), (2, 2), padding=[(3, 3), (3, 3)], use_bias=False, dtype=self.dtype)(x)
         x = nn.relu(_norm(dtype=self.dtype)(x))
         x = nn.max_pool(x, (3, 3), strides=(2, 2), padding="SAME")

@@ -3,15 +3,15 @@
 Ours runs as a user would run it: `resnet-tpu train --recipe=flowers_cpu`, then `resnet-tpu predict --split=test`.
 PyTorch gets the same recipe: learning rate of every step, weight decay, label smoothing, number of steps. It also gets
 the same batches, in the same order and with the same crops, because it reads them from our loader with the same seed.
-So the comparison is about the network, its initial weights and the optimizer, not about two ways to crop. Both predict
-the same centre crops of the test photos.
+So the comparison is about the network, its initial weights and the optimizer, not about two ways to crop. Both make
+predictions for the same centre crops of the test photos.
 
     python -m benchmarks.flowers --data_dir=data/flowers               # seeds 0, 1, 2
     python -m benchmarks.flowers --data_dir=data/flowers --rounds=5    # seeds 0 ... 4: a more reliable mean
     python -m benchmarks.flowers --data_dir=data/flowers --same_weights
 
-The initial weights of the two are drawn independently, from the same distributions. With few test photos the mean of a
-few seeds is a rough figure: 100 photos and 3 seeds leave an error of about 2 points in the difference.
+The two draw their initial weights independently, from the same distributions. With few test photos the mean over a few
+seeds is a rough figure: 100 photos and 3 seeds leave an error of about 2 percentage points in the difference.
 """
 
 import argparse

@@ -85,7 +85,7 @@ def copy_records(records: Path) -> str:
 
 
 def _say_requests(name: str, task: Task, endpoint: str) -> None:
-    """Prints what the first epoch requests, in groups as training reads ahead."""
+    """Prints what the first epoch requests, in groups because training reads ahead."""
     source = open_source(task.data(), "train")
     assert isinstance(source, RemoteRecordSource)
     order = np.random.default_rng(0).permutation(len(source)).tolist()

@@ -1,11 +1,11 @@
-"""A first day on a GPU in ten minutes, without internet access: is it right, how fast is it, where does the time go?
+"""A first day on a GPU in ten minutes, without internet access: is it correct and fast, and where does the time go?
 
     python -m benchmarks.gpu_day day --photos=PHOTOS --cifar=CIFAR10
 
 Writes `gpu_day.json`, pictures, and the output of each part's commands to the folder. A part is a few of our commands
-with a time limit; failures are reported, and the rest continues. Finished parts are not repeated: start it again after
-ten minutes, or when a failure is fixed. Peers are those installed. CIFAR-10 may be a folder of images per class or
-TFRecords; without it, learnable noise is used, and without PHOTOS, generated photos.
+with a time limit; failures are reported, and the remaining parts run. Finished parts are not repeated: start the script
+again after ten minutes, or when a failure is fixed. It compares with the peers that are installed. CIFAR-10 may be a
+folder of images per class or TFRecords; without it, learnable noise is used, and without PHOTOS, generated photos.
 """
 
 import argparse
@@ -35,13 +35,13 @@ SHARING = ("env", "XLA_PYTHON_CLIENT_PREALLOCATE=false")  # for several processe
 
 @dataclass(frozen=True)
 class Sizes:
-    """How large the parts are."""
+    """The sizes of the parts."""
 
     step: str
     check: str
     batches: tuple[int, ...]
     batch: int
-    lengths: tuple[float, float]  # of the training, in epochs: on the device, and then a little further on the CPU
+    lengths: tuple[float, float]  # of training, in epochs: on the device, and then a little further on the CPU
     cifar: tuple[str, ...]
 
 
@@ -113,7 +113,7 @@ def move_commands(options: argparse.Namespace, sizes: Sizes) -> list[list[str]]:
 
 
 def read_last(said: list[str]) -> Any:
-    """What the last command printed, which is JSON."""
+    """The output of the last command, which is JSON."""
     return json.loads(said[-1])
 
 
@@ -125,7 +125,7 @@ def top_operations(said: list[str]) -> Any:
 
 
 def moved(said: list[str], model_dir: Path) -> dict[str, Any]:
-    """The results of the training, and how far predictions from one checkpoint differ between two devices."""
+    """The results of training, and how far predictions from one checkpoint differ between two devices."""
     _, here, cpu, _, cpu_again, here_again = said
     evaluated = rt.history(str(model_dir), "eval")
     speeds = rt.history(str(model_dir), "train")["images_per_sec"]
@@ -155,12 +155,12 @@ def probabilities(text: str) -> list[dict[str, float]]:
 
 
 def is_done(done: Mapping[str, Any], name: str) -> bool:
-    """Whether a part has figures."""
+    """Whether a part is finished, which means that it has figures."""
     return done.get(name, {}).get("state") == "done"
 
 
 def run(part: Part, folder: Path, seconds: float) -> dict[str, Any]:
-    """Runs a part within so many seconds. Returns its state, its figures or the failure, and the commands."""
+    """Runs a part within a time limit in seconds. Returns its state, its figures or the failure, and the commands."""
     start, said = time.monotonic(), []
     record: dict[str, Any] = {"state": "done", "commands": [shlex.join(command) for command in part.commands]}
     log = folder / f"{part.name.replace(' ', '_')}.log"
@@ -184,7 +184,7 @@ def run(part: Part, folder: Path, seconds: float) -> dict[str, Any]:
 
 
 def draw(done: Mapping[str, Any], folder: Path) -> None:
-    """Draws what no command draws: speed by batch size, and the longest operations."""
+    """Draws the charts that no command draws: speed by batch size, and the longest operations."""
     bars = []
     for name in done:
         if name.startswith("batch ") and is_done(done, name):

@@ -1,7 +1,7 @@
 """The cost of an installation: MB on disk, packages, and seconds of pip, compared with TensorFlow and PyTorch.
 
 Each is installed into an empty environment, with required packages only. A first installation of each, which does not
-count, fills pip's cache; then they alternate. Ours is a wheel built from this checkout.
+count, fills pip's cache; then the measured ones alternate. Ours is a wheel built from this checkout.
 
     python -m benchmarks.install
     python -m benchmarks.install --torch='torch==2.13.0+cpu torchvision'     # where pip would choose a CUDA build

@@ -1,6 +1,6 @@
 """Reading training data in pieces from a bucket too large for the disk: requests, bytes, memory, speed and randomness.
 
-The bucket is on the tests' server on this machine, with delayed replies like those of a real one. Each host reads its
+The bucket is on the tests' server on this machine, which delays its replies as a real bucket does. Each host reads its
 share of an epoch, one host after the other, and nothing is decoded. `records` is the other order, with a request per
 image. The randomness of the order is computed for as many records as in ImageNet, and compared with a true permutation.
 
@@ -164,7 +164,7 @@ class _Bench:
 
 @dataclass(frozen=True)
 class Randomness:
-    """How random an order appears to a training, with records in the files in random order or class by class."""
+    """How random an order appears to training, with records in the files in random order or class by class."""
 
     order: str
     correlation_of_epochs: float  # between the positions of all records in two epochs
@@ -200,7 +200,7 @@ def _randomness(order: str, count: int, *, batch_size: int) -> Randomness:
 
 
 def _spread(labels: np.ndarray, together: int) -> float:
-    """The spread of a class's count in so many batches, relative to that of independent draws."""
+    """The spread of a class's count over these batches, relative to that of independent draws."""
     groups = labels[: len(labels) // together * together].reshape(-1, together * labels.shape[1])
     counts = np.stack([np.bincount(group, minlength=CLASSES) for group in groups])
     return float(counts.std() / np.sqrt(groups.shape[1] / CLASSES * (1 - 1 / CLASSES)))

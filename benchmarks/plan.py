@@ -1,4 +1,4 @@
-"""Plans every recipe for ImageNet on its TPU slice: does it fit, how fast, how long. Compiler estimates, no TPU.
+"""Plans every recipe for ImageNet on its TPU slice: memory, speed and duration. Compiler estimates, no TPU.
 
 Needs libtpu (pip install 'resnet-tpu[plan]'), and one to five minutes per recipe the first time; compiled programs are
 cached, so an interrupted run can continue. The ResNet-RS recipes are not for a particular slice: see --slice.

@@ -4,7 +4,7 @@ The original's converter reads each file, decodes it with `tf.io.decode_jpeg` to
 `tf.train.Example` with nine features through a `TFRecordWriter`, in one process. Ours makes the same records, and also
 repairs files, honours EXIF, finds duplicates, writes checksums and a manifest, and moves files into place only when
 they are complete. Both write the same number of shards. All photos are read once beforehand, so that they come from
-memory; imports are not measured, but the start of our worker processes is. Give a folder that contains only JPEGs.
+memory. Imports are not measured, but the start of our worker processes is. Give a folder that contains only JPEGs.
 
     python -m benchmarks.prepare flower_photos --copies 5     # a second of work is too short for several processes
     python -m benchmarks.prepare flower_photos --workers 1 2 4 --work_dir=/mnt/fast_disk

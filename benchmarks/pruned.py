@@ -7,7 +7,7 @@
 
 Two programs of one framework take turns in one process, step by step, and every second round runs in reverse order. A
 figure is the median over a round's steps. Weights are random, because neither time depends on them. Sizes are those of
-checkpoints with momentum; their peer is the same arrays and masks stored in full, where zeros are only compressed.
+checkpoints with momentum. The peer is the same arrays and masks stored in full, with zeros that are merely compressed.
 """
 
 import statistics

@@ -1,14 +1,14 @@
 """The rewinding paper's experiment at full size: ResNet-20 on CIFAR-10 for 182 epochs, pruned and re-trained.
 
-    python -m benchmarks.rewinding runs/paper              # runs what remains, and continues after any interruption
+    python -m benchmarks.rewinding runs/paper              # runs what remains; continues after any interruption
     python -m benchmarks.rewinding runs/paper --pack       # saves results so far in benchmarks/results/rewinding
     python -m benchmarks.rewinding runs/paper --unpack     # restores them from there, on another machine
 
 `runs/paper/data` has the images, see docs/rewinding.md. Two networks are trained, and each is pruned in one shot to two
-of the paper's densities with three ways of re-training, by `resnet-tpu` commands, one after the other. `starts.json`
-has a row for every start of a command: CPU time and how it ended. A pack can be made while the experiment is running.
-An experiment continued from a pack ends with the same bits on a processor of the same kind; on one without bfloat16,
-continue with `--precision=float32`, which is twice as fast there. Source: arXiv:2003.02389.
+of the paper's densities, with three ways of re-training, by `resnet-tpu` commands that run one after the other.
+`starts.json` has a row for every start of a command: its CPU time and how it ended. A pack can be made while the
+experiment is running. An experiment continued from a pack ends with the same bits on a processor of the same kind; on
+one without bfloat16, continue with `--precision=float32`, which is twice as fast there. Source: arXiv:2003.02389.
 """
 
 import argparse
@@ -49,7 +49,7 @@ DENSITIES = ("20.97152", "20.97152,10.737418")
 """For each call of `prune`: all re-trainings of one density before the next. Finished ones are only read."""
 STARTS, ENDED = "starts.json", "done"
 KEPT_ROWS = 500
-"""A pack keeps one in so many rows of training metrics, and all evaluations."""
+"""A pack keeps one row of training metrics in this many, and all evaluations."""
 _PRECISION = "--precision="
 
 
@@ -106,7 +106,7 @@ def run(folder: Path, precision: str) -> None:
 
 
 def _run(folder: Path, arguments: list[str]) -> None:
-    """Runs a `resnet-tpu` command, keeping its row up to date; a signal to us ends it too, after it has saved."""
+    """Runs a `resnet-tpu` command and keeps its row up to date; a signal to us ends it too, after it has saved."""
     rows = _starts(folder)
     row: dict[str, Any] = {"command": arguments, "processor": record.machine()["processor"]}
     row |= {"began": datetime.now(UTC).isoformat(timespec="seconds"), "cpu_hours": 0.0, "ended": "lost"}
@@ -136,13 +136,13 @@ def _write_starts(folder: Path, rows: Sequence[dict[str, Any]]) -> None:
 
 
 def _runs(folder: Path) -> list[Path]:
-    """The model_dirs of trainings that have begun; `prune` writes a checkpoint before the options."""
+    """The model_dirs of training runs that have begun; `prune` writes a checkpoint before the options."""
     begun = (path.parent for path in folder.rglob(folders.CHECKPOINTS) if folders.steps_in(str(path)))
     return sorted(model_dir for model_dir in begun if (model_dir / "config.json").exists())
 
 
 def pack(folder: Path, packed: Path) -> None:
-    """Saves each training's newest checkpoint, those to rewind to, thinned metrics, and a table of all."""
+    """Saves each run's newest checkpoint, the checkpoints to rewind to, thinned metrics, and a table of all."""
     packed.mkdir(parents=True, exist_ok=True)
     table: list[tuple[Any, ...]] = [("run", "step", "of", "evaluated at step", "top_1_accuracy")]
     for model_dir in _runs(folder):
@@ -194,7 +194,7 @@ def unpack(packed: Path, folder: Path) -> None:
 
 
 def _copy_phases(source: Path, target: Path) -> None:
-    """Copies what `prune --combine` reads, which a `prune` that is done does not write again."""
+    """Copies the files that `prune --combine` reads, which a `prune` that is done does not write again."""
     for path in source.rglob(PHASES):
         copy = target / path.relative_to(source)
         copy.parent.mkdir(parents=True, exist_ok=True)

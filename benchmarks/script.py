@@ -1,4 +1,4 @@
-"""What these scripts share besides `resnet_tpu.performance.bench`: their command line, and where results go."""
+"""The code that these scripts share besides `resnet_tpu.performance.bench`: command line, comparisons and reports."""
 
 import argparse
 import os
@@ -82,7 +82,7 @@ def report(name: str, text: str, figures: Mapping[str, Any], options: argparse.N
 
 
 def compared(what: str, metric: str, ours: str, peer: str, outputs: Outputs) -> Comparison:
-    """The figures called `metric` out of what two programs printed."""
+    """The comparison of two programs by the figures called `metric` in their output."""
     return Comparison(what, metric, ours, peer, {name: [run[metric] for run in outputs[name]] for name in (ours, peer)})
 
 

@@ -1,7 +1,7 @@
 """A newcomer's path from `git clone` to the first prediction on their own photos: commands typed, and minutes.
 
-Types the README's commands into a shell with an empty home: the installation, then the block below "Your photos" up to
-the prediction for one photo. Uses this machine's Python, git and network; only what is committed is cloned.
+Types the README's commands into a shell with an empty home folder: the installation, then the block below "Your photos"
+up to the prediction for one photo. Uses this machine's Python, git and network; the clone has only committed files.
 
     python -m benchmarks.stranger --photos=flower_photos --photo=flower_photos/roses/1.jpg
 """

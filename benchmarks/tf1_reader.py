@@ -3,7 +3,7 @@
 The checkpoint is like one from the original's training: ResNet-50 at full width with its Momentum slots, 205 MB of
 random numbers, written by TensorFlow. Read: both read all variables as NumPy arrays and verify each checksum; the peer
 is `tf.train.load_checkpoint(...).get_tensor`, which copies, while our arrays are memory-mapped. One figure is the first
-read of a process, the other the median of later reads, with its CPU time. Write: all variables from memory, for
+read of a process, the other the median of later reads, with its CPU time. Write: both write all variables from memory,
 TensorFlow with its `SaveV2` operation. Ours also waits until the files are on disk (fsync) and only then gives them
 their names; the peer does neither. Imports are not measured, and the file is in the system's cache. Every round checks
 that both read the same bits.

@@ -1,7 +1,7 @@
 """The ResNet-50 training step vs. flax's ImageNet example on several TPU generations. Compiler estimates, no TPU.
 
-Both steps are compiled for the smallest slice of each generation, 224 px, bfloat16, batch norm per replica; the figure
-is the sum of the compiler's cycles over the operations of a step. Ours uses compiler options
+Both steps are compiled for the smallest slice of each generation, at 224 px, in bfloat16, with batch norm per replica.
+The figure is the sum of the compiler's cycles over the operations of a step. Ours uses compiler options
 (training/compiler_options.py); flax's example has none as published, or ours with --same_options. Needs libtpu
 (pip install 'resnet-tpu[plan]'), and some minutes per step the first time; compiled programs are cached.
 """

@@ -1,6 +1,6 @@
 """`train_image` without its decoder, to measure the rest of the input pipeline.
 
-A module of its own, for worker processes to import.
+A module of its own, because worker processes import it.
 """
 
 import numpy as np
@@ -19,9 +19,9 @@ def undecoded(
     resize_method: str = "bicubic",
     **_: object,
 ) -> None:
-    """Does all that `train_image` does for an ordinary JPEG but to decode and resize; `out` stays as it was.
+    """Does everything that `train_image` does for an ordinary JPEG except decode and resize; `out` stays as it was.
 
-    The size of the image is read by the library in C; without it, no window is drawn.
+    The library in C reads the size of the image; without it, no window is drawn.
     """
     library = native.load()
     mirrored = bool(rng.random() < 0.5)

@@ -1,7 +1,7 @@
-"""Test accuracy of variants of a training: the same steps and seeds, some options changed.
+"""Test accuracy of variants of a training run: the same steps and seeds, with some options changed.
 
 Each run is `resnet-tpu train`, then `resnet-tpu predict --split=test`, as a user would run them. The first variant is
-the baseline of the others. All random numbers depend on the seed, which is the same for all variants of a round.
+the baseline for the others. All random numbers depend on the seed, which is the same for all variants of a round.
 
     python -m benchmarks.variants --recipe=flowers_cpu --options=data_dir=data/flowers \\
         --variant=plain: --variant=smoothed:label_smoothing=0.2 --rounds=3

@@ -1,4 +1,4 @@
-"""What all tests share: 8 virtual CPU devices, one compilation cache, and the location of the reference data."""
+"""Set-up for all tests: 8 virtual CPU devices, one compilation cache, the location of the reference data, fixtures."""
 
 import gc
 import os
@@ -15,18 +15,18 @@ from pathlib import Path
 os.environ["NPROC"] = "16"
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["JAX_NUM_CPU_DEVICES"] = "8"
-# Many trainings run in each process, one process per core: none must hold on to the memory of its largest training.
+# Each process, one per core, trains many times: none must keep the memory of its largest training run.
 os.environ["GLIBC_TUNABLES"] = "glibc.malloc.hugetlb=0"
 os.environ.setdefault("XDG_CACHE_HOME", str(Path(tempfile.gettempdir()) / f"resnet_tpu_tests_{os.getuid()}"))
 
-# Trainings cache only what takes half a second or more to compile, which tiny networks do not.
+# By default, training caches only programs that take half a second or more to compile. Tiny networks take less.
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(os.environ["XDG_CACHE_HOME"]) / "xla"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.05")
 
 import pytest
 from hypothesis import settings
 
-settings.register_profile("patient", deadline=None)  # a slow disk is no failure
+settings.register_profile("patient", deadline=None)  # a slow disk must not fail a test
 settings.load_profile("patient")
 
 # A process that a shell starts in the background ignores Ctrl-C, and under nohup SIGHUP; the programs that the tests
@@ -42,7 +42,7 @@ SMALL_GOLDEN = Path(__file__).parent / "golden"
 
 
 def _golden_folder() -> Path:
-    """Where outputs of the original program's own code are: the folder configured, the full set, or the small one."""
+    """The folder of the original program's outputs: the one configured, else the full set, else the small one."""
     if named := os.environ.get(GOLDEN):
         if not (Path(named) / "model").is_dir():
             raise pytest.UsageError(f"{GOLDEN}: got {named}, expected a folder laid out like tests/golden.")
@@ -66,7 +66,7 @@ def pytest_report_header() -> str:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Notes the version of the program that a test compares with, or skips the test."""
+    """Records the version of each program that a test compares with, or skips the test."""
     for marker in item.iter_markers("peer"):
         for name in marker.args:
             try:
@@ -84,7 +84,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Runs tests with a `golden_case` for each network with outputs at hand; only the small set counts as short."""
+    """Runs a test with a `golden_case` for each network whose outputs are at hand; only the small set is not `long`."""
     if "golden_case" in metafunc.fixturenames:
         names = _networks(_golden_folder())
         short = {*names} & {*_networks(SMALL_GOLDEN)} or {*names[:2]}
@@ -93,14 +93,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Exempts objects that live on anyway from garbage collection: walking them took a fifth of the tracing time."""
+    """Exempts long-lived objects from garbage collection: walking them took a fifth of the tracing time."""
     gc.freeze()
     gc.set_threshold(100_000, 50, 100)
 
 
 @pytest.fixture(scope="session")
 def golden() -> Callable[[str], Path]:
-    """The path of an output of the original program's own code; skips the test if it is not at hand."""
+    """Finds the path of an output of the original program's own code; skips the test if it is not at hand."""
     folder = _golden_folder()
 
     def find(name: str) -> Path:
@@ -113,7 +113,7 @@ def golden() -> Callable[[str], Path]:
 
 @pytest.fixture
 def refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    """Runs `resnet-tpu` with these words in an empty folder: its one message, before it prints or writes anything."""
+    """Runs `resnet-tpu` with invalid arguments in an empty folder. Returns its only output, a one-line message."""
     from resnet_tpu import cli
 
     monkeypatch.chdir(tmp_path)
@@ -130,7 +130,7 @@ def refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
 
 @pytest.fixture(scope="module")
 def blank_curves() -> Iterator[None]:
-    """Leaves the pictures of curves empty: to draw one takes longer than to train a small network."""
+    """Leaves the pictures of curves empty: drawing one takes longer than training a small network."""
     from resnet_tpu.reports.run_curves import curves_path
     from resnet_tpu.training import loop
 
@@ -146,13 +146,13 @@ def blank_curves() -> Iterator[None]:
 
 @pytest.fixture
 def growth_mb() -> Callable[[], float]:
-    """Says by how many MB this process's memory has peaked above what it had at the beginning of the test."""
+    """Returns by how many MB the peak of this process's memory exceeds that at the beginning of the test."""
 
     def peak() -> int:
         status = Path("/proc/self/status").read_text()
         return int(re.findall(r"^VmHWM:\s+(\d+) kB", status, re.MULTILINE)[0])
 
-    Path("/proc/self/clear_refs").write_text("5")  # the peak of an earlier test is forgotten
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak, which may come from an earlier test
     before = peak()
     return lambda: (peak() - before) / 1000
 

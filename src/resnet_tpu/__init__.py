@@ -21,7 +21,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-if not TYPE_CHECKING:  # to checkers of types, it would give any name
+if not TYPE_CHECKING:  # type checkers would then accept any name
 
     def __getattr__(name: str) -> Any:
         if name not in __all__:

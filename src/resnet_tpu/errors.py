@@ -1,4 +1,4 @@
-"""Errors that are the user's to fix: what failed, what was given, what is accepted, what to do next."""
+"""Errors that the user can fix: what failed, what was given, what is accepted, and what to do next."""
 
 import difflib
 from collections.abc import Iterable, Sequence
@@ -8,7 +8,7 @@ from typing import Any
 class UserError(Exception):
     """A wrong input, file or setting. Shown as one message without a traceback, exit code 2.
 
-    The message is `<what>: got <got>, expected <expected>. <do>`; a long <got> is cut to its beginning and its end.
+    The message is `<what>: got <got>, expected <expected>. <do>`; of a long <got> only the beginning and end appear.
     """
 
     exit_code = 2
@@ -28,7 +28,7 @@ class LostProcessError(UserError):
 
 
 class NonFiniteError(UserError):
-    """A computed value is not finite, so there is no valid result; nothing of it is written."""
+    """A computed value is not finite, so there is no valid result, and none is written."""
 
 
 def check_kind(what: str, value: object, kind: type, do: str) -> None:
@@ -38,23 +38,23 @@ def check_kind(what: str, value: object, kind: type, do: str) -> None:
 
 
 def is_lack_of_memory(error: Exception) -> bool:
-    """Whether the machine or a device has less memory than was asked of it."""
-    in_jax = type(error).__name__ == "JaxRuntimeError" and "RESOURCE_EXHAUSTED" in str(error)  # JAX is long to import
+    """Whether the error means that the machine or a device has too little memory."""
+    in_jax = type(error).__name__ == "JaxRuntimeError" and "RESOURCE_EXHAUSTED" in str(error)  # importing JAX is slow
     return in_jax or isinstance(error, MemoryError)
 
 
 def missing_extra(feature: str, package: str, extra: str) -> UserError:
-    """The error for an optional package that is not installed, naming the extra that brings it."""
+    """The error for an optional package that is not installed, naming the extra that installs it."""
     return UserError(feature, f"no package {package!r}", "it to be installed", f"pip install 'resnet-tpu[{extra}]'.")
 
 
 def _shorten(text: str) -> str:
-    """`text`, or its beginning and its end where it is longer than 500 characters."""
+    """`text`, or its beginning and its end if it is longer than 500 characters."""
     return text if len(text) <= 500 else f"{text[:250]} ... {text[-250:]}"
 
 
 def first_line(error: BaseException) -> str:
-    """What an error of a library says, as one line of at most 300 characters, without its full stop."""
+    """The message of a library's error, as one line of at most 300 characters, without its full stop."""
     line = (str(error).splitlines() or [type(error).__name__])[0][:300]
     return line if line.endswith("..") else line.removesuffix(".")
 

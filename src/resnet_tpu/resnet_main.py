@@ -77,7 +77,7 @@ SINGLE_FLAGS: dict[str, Option] = {
     },
     **WITHOUT_EFFECT,
 }
-"""Every flag that has one value, by its first name; those of `config` set an option."""
+"""Every flag that has one value, by its primary name; a flag named like an option sets that option."""
 
 _BULK = {
     name: Option(name, "", (FilePath if name in YAML_FLAGS else str,), (), "", text, is_repeatable=True)
@@ -110,7 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: Sequence[str]) -> None:
-    """Does what `mode` says."""
+    """Trains, evaluates or predicts, as `mode` says."""
     if _HELP.intersection(arguments):
         print(COMMAND.help(whole=True))
         return
@@ -128,7 +128,7 @@ def _run(arguments: Sequence[str]) -> None:
         if read_run(config.run.model_dir) is None:
             await_options(config)
             config, origins = parse(arguments)
-        # An options file gives the length of such trainings in general; only the command line gives that of this one.
+        # An options file gives the usual length of training; only the command line gives the length of this run.
         says = origins.get("train_steps", "")
         is_this = says == "command line" or says.removeprefix("--") in TEXT_FLAGS
         evaluate_run(config, watch=True, train_steps=config.train.train_steps if is_this else None)
@@ -192,7 +192,7 @@ def _layers(arguments: Sequence[str]) -> Iterator[Layer]:
 
 
 def _file_layer(name: str, path: str) -> Layer:
-    """The options in a YAML file; if it is a missing configuration file of the original, the recipe of its name."""
+    """The options in a YAML file; for a missing file named like one of the original's, the recipe of that name."""
     recipe = path.rsplit("/", 1)[-1].removesuffix(".yaml")
     if recipe in FILES and not storage.exists(path):
         log.info("%s: %s is not here, its values are those of the recipe %s.", name, path, recipe)
@@ -201,7 +201,7 @@ def _file_layer(name: str, path: str) -> Layer:
 
 
 def _parse_text(name: str, text: str) -> dict[str, Any]:
-    """Options in a string; of the two flags that once held exactly one `key=value`, the value may hold commas."""
+    """Options in a string. Two flags once held exactly one `key=value`: in these, the value may hold commas."""
     try:
         return parse_overrides(text)
     except UserError:

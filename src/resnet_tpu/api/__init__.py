@@ -1,4 +1,4 @@
-"""What programs and notebooks need, also available in `resnet_tpu`: the commands as functions, and trained models."""
+"""The Python API, also available in `resnet_tpu`: the commands as functions, data sets, and trained models."""
 
 from resnet_tpu.api.dataset import Dataset, Example, open_dataset
 from resnet_tpu.api.model import Model, load_model

@@ -1,4 +1,4 @@
-"""The examples of a data set, one after the other."""
+"""A data set as a sequence of examples."""
 
 import dataclasses
 import os
@@ -21,7 +21,7 @@ _BATCH_SIZE = dataclasses.replace(OPTIONS["train_batch_size"], name="batch_size"
 class Example(NamedTuple):
     """A photo with its class.
 
-    image: uint8 [h, w, 3], whole. label: -1 where unknown. class_name: None where unknown. name: of its file.
+    image: uint8 [h, w, 3], not cropped. label: -1 if unknown. class_name: None if unknown. name: the name of its file.
     """
 
     image: np.ndarray
@@ -41,7 +41,7 @@ class Dataset(Sequence[Example]):
 
     @property
     def class_names(self) -> list[str]:
-        """Names by label; numbers if the data have no names."""
+        """The class names by label; numbers if the data set names no classes."""
         return self._source.class_names or numbered(self._source.num_classes)
 
     def __len__(self) -> int:
@@ -60,11 +60,12 @@ class Dataset(Sequence[Example]):
         return (self._example(number) for number in range(len(self)))
 
     def batches(self, batch_size: int = 32) -> Batches:
-        """Batches as the network sees them: the training split endlessly, shuffled and randomly cropped; others once.
+        """Batches as the network sees them. The training split repeats endlessly, shuffled and randomly cropped.
 
-        Each is a dict of `image` uint8 [batch_size, s, s, 3], `label` int32 and `weight` float32 [batch_size], which is
-        0 where the last batch is padded. Order and crops follow from `seed`, as in a training. Close it, or use `with`.
-        Raises UserError unless `batch_size` is a whole number of at least 1.
+        The other splits are read once. Each batch is a dict of `image` uint8 [batch_size, s, s, 3], `label` int32 and
+        `weight` float32 [batch_size], which is 0 where the last batch is padded. The option `seed` determines order and
+        crops, as in training. Close the result after use, or use `with`. Raises UserError unless `batch_size` is a
+        whole number of at least 1.
         """
         batch_size = _BATCH_SIZE.convert(batch_size)
         if self.split == "train":
@@ -84,9 +85,9 @@ class Dataset(Sequence[Example]):
 
 
 def open_dataset(data: Config | str | os.PathLike[str], split: Split = "train") -> Dataset:
-    """The images of a split of what `prepare` wrote, or of a folder of photos per class.
+    """Opens a split of a data set: of one that `prepare` wrote, or of a folder with one folder of photos per class.
 
-    data: its path, or the options of a training. Raises UserError when there is no such folder or split.
+    data: its path, or the options of a training run. Raises UserError when there is no such folder or split.
     """
     config = data if isinstance(data, Config) else Config().replace(data_dir=expand_home(data))
     return Dataset(config, split)

@@ -1,4 +1,4 @@
-"""Images as people have them in a program: files, pictures of Pillow, arrays, or several of these."""
+"""Images as Python programs hold them: paths of files, Pillow images, arrays, or several of these."""
 
 import io
 import os
@@ -17,18 +17,18 @@ from resnet_tpu.errors import UserError, describe
 from resnet_tpu.options.fields import expand_home
 
 OneImage = str | os.PathLike[str] | Image.Image | np.ndarray
-"""The path of an image file, or of a folder of them; a picture; or pixels, uint8 [h, w, 3] or [h, w] (grey)."""
+"""The path of an image file or of a folder of them; a Pillow image; or pixels, uint8 [h, w, 3] or [h, w] (grey)."""
 
 Images = OneImage | Iterable[OneImage]
 """One image, several of them, or an array of several, uint8 [n, h, w, 3]."""
 
 
 _FileBytes = bytes | bytearray | memoryview | io.IOBase
-"""What holds the bytes of a file, and is not to be iterated over byte by byte."""
+"""Types that hold the bytes of one file, and must not be iterated over byte by byte."""
 
 
 class ImageSource:
-    """Images as a source: files by their paths, others by their number, with the label of a folder that is a class."""
+    """Images as a `Source`: files are named by path, others by number; a folder named after a class gives a label."""
 
     honour_exif = True
 
@@ -50,20 +50,20 @@ class ImageSource:
         name = self.name(i)
         try:
             encoded = _encode(origin)
-        except Exception as error:  # noqa: BLE001  # Pillow reads a picture only now, and raises whatever damage makes it
+        except Exception as error:  # noqa: BLE001  # Pillow reads the picture only now; damage may raise anything
             got, do = describe(error), "Leave it out, or load it again."
             if isinstance(error, AssertionError | AttributeError) and getattr(origin, "fp", origin) is None:
-                # Pillow asserts that the file is open, without a word; with `python -O` it fails a little later
+                # Pillow asserts without a message that the file is open; with `python -O` it fails a little later
                 got, do = "a picture whose file was closed before it was read", "Call its load() before that."
             raise UserError(f"Image {name}", got, "a whole picture", do) from None
         return Sample(encoded, UNKNOWN_LABEL, name)
 
     def name(self, i: int) -> str:
-        """The path of image `i`, or else its number; without reading it."""
+        """The path of image `i`, or its number if it has none. Does not read the image."""
         origin, number = self._origins[i]
         if isinstance(origin, FileSource):
-            return origin.where(number)  # which is the name of its sample too
-        named = isinstance(origin, Image.Image) and getattr(origin, "filename", "")  # a memory-mapped array has it too
+            return origin.where(number)  # also the name of its sample
+        named = isinstance(origin, Image.Image) and getattr(origin, "filename", "")  # memory-mapped arrays have one too
         return os.fspath(named or f"image {i}")
 
     where = name
@@ -86,18 +86,18 @@ def _each(images: Images) -> Iterable[Any]:
         return images
     if isinstance(images, Iterable):
         return map(_kept, images)
-    return [images]  # whatever it is, it will be refused by its kind
+    return [images]  # not an image: `_arrays` raises an error that names its type
 
 
 def _kept(image: Any) -> Any:
-    """`image`, copied where an iterator may show its next one in the same place: pixels, and a picture with frames."""
+    """`image`, copied if the iterator may reuse it for the next one: an array, or a picture with several frames."""
     if isinstance(image, np.ndarray):
         return image.copy()
     try:
         if not getattr(image, "is_animated", False):
             return image
         frame = image.copy()
-    except Exception:  # noqa: BLE001  # told when it is read
+    except Exception:  # noqa: BLE001  # reported when it is read
         return image
     frame.filename = getattr(image, "filename", "")
     return frame
@@ -119,10 +119,10 @@ def _arrays(image: Any) -> list[np.ndarray]:
 
 
 def _encode(image: Any) -> bytes:
-    """The image as a file that decodes to exactly its pixels."""
+    """Encodes the image as a file that decodes to exactly the same pixels."""
     if isinstance(image, np.ndarray):
         image = Image.fromarray(image[..., 0] if image.shape[2:] == (1,) else image)
     file = io.BytesIO()
-    pixels = np.asarray(to_rgb(image.copy()))  # a copy, because this changes its `info`
+    pixels = np.asarray(to_rgb(image.copy()))  # a copy, because `to_rgb` changes `info`
     Image.fromarray(turn(pixels, orientation_of(image))).save(file, "BMP")
     return file.getvalue()

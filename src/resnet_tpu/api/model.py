@@ -1,4 +1,4 @@
-"""A trained network in a program: its classes, and what it says of images."""
+"""A trained network in a Python program: its classes, and its predictions and features for images."""
 
 import functools
 import os
@@ -34,7 +34,7 @@ from resnet_tpu.training.trained import load_trained
 Precision = Literal["bfloat16", "float32"]
 
 _PROBABILITIES = "probabilities"
-_MOST_AT_ONCE = 32  # beyond that no CPU gets faster
+_MOST_AT_ONCE = 32  # larger batches are faster on no CPU
 
 _Compute = Callable[[str, np.ndarray], np.ndarray]
 """(stage, images uint8 [n, s, s, 3]) -> float32 [n, ...]"""
@@ -46,7 +46,7 @@ class Model:
     def __init__(
         self, source: str, config: Config, class_names: list[str], stages: tuple[str, ...], compute: _Compute
     ) -> None:
-        """source: what it was loaded from. stages: what `features` knows. compute: gives these and `probabilities`."""
+        """stages: those that `features` accepts. compute: computes the output of these and of `probabilities`."""
         self.source = source
         """What it was loaded from."""
         self.config = config
@@ -54,14 +54,14 @@ class Model:
         self.class_names = class_names
         """Names of the classes, in the order of the outputs."""
         self.stages = stages
-        """The parts of the network that `features` gives, from `stem` to `logits`."""
+        """The parts of the network whose output `features` returns, from `stem` to `logits`."""
         self._compute = compute
 
     def predict(self, images: Images) -> Predictions:
         """The probabilities of all classes, for one image or several.
 
-        A file in a folder named after a class has a label, which counts in the accuracy. Raises UserError,
-        also for a damaged image.
+        A file in a folder named after a class has a label, and counts towards the accuracy. Raises UserError for a
+        missing or damaged image and for anything that is not an image.
         """
         source = ImageSource(images, self.class_names)
         probabilities, labels = self._run(_PROBABILITIES, source)
@@ -69,13 +69,13 @@ class Model:
         return Predictions(names, probabilities, labels, self.class_names)
 
     def logits(self, images: Images) -> np.ndarray:
-        """The logits, of which a softmax makes probabilities: float32 [n, classes]. Raises UserError."""
+        """The logits, whose softmax is the probabilities: float32 [n, classes]. Raises UserError as `predict` does."""
         return self._run("logits", ImageSource(images, self.class_names))[0]
 
     def features(self, images: Images, stage: str = "pooled") -> np.ndarray:
         """The output of part of the network: float32 [n, c] for `pooled`, [n, h, w, c] for `stem`, `group1` and so on.
 
-        `pooled` is what the classifier sees. Raises UserError for a stage that is not in `stages`: checkpoints and
+        `pooled` is the input of the classifier. Raises UserError for a stage that is not in `stages`: checkpoints and
         weights have all of them, a bundle only `logits`.
         """
         if stage not in self.stages:
@@ -89,7 +89,7 @@ class Model:
         return f"<ResNet-{depth} of {self.source}: {size} px, {len(self.class_names)} classes: {names}>"
 
     def _run(self, stage: str, source: ImageSource) -> tuple[np.ndarray, np.ndarray]:
-        """What a stage gives for all images, and their labels, -1 where unknown."""
+        """The output of a stage for all images, and their labels, -1 if unknown."""
         outputs, labels = [], []
         for batch in self._batches(source):
             whole = batch["weight"] > 0
@@ -100,9 +100,9 @@ class Model:
         return np.concatenate(outputs), np.concatenate(labels)
 
     def _batches(self, source: ImageSource) -> Iterator[dict[str, np.ndarray]]:
-        """All images, cut out as in evaluation; batches are padded to a few sizes, as each is compiled for.
+        """All images, cropped as in evaluation; batches are padded to a few sizes, as each size has to be compiled.
 
-        Raises DecodeError for a damaged one, even where the training left those out: row i is that of image i.
+        Raises DecodeError for a damaged image, even if training skipped those: row i must belong to image i.
         """
         data = self.config.replace(skip_bad_records=False).data
         size = min(_MOST_AT_ONCE, 1 << (len(source) - 1).bit_length())
@@ -117,11 +117,11 @@ class Model:
 def load_model(source: str | os.PathLike[str], *, precision: Precision | None = None) -> Model:
     """Loads the trained network that `source` refers to.
 
-    source: the `model_dir` of a run, its newest checkpoint; a checkpoint; a bundle, or the folder it was exported to;
-    a file of weights of torchvision, timm or the original program; or a name such as `resnet50` or
-    `hf:timm/resnet50.a1_in1k`, which is fetched once (`resnet-tpu models` lists more).
-    precision: of the arithmetic; default: that of the training, or float32 for weights from elsewhere. Bundles ignore
-    it. Nothing is printed. Raises UserError when there is no such network.
+    source: the `model_dir` of a run, for its newest checkpoint; a checkpoint; a bundle, or the folder it was exported
+    to; a weights file of torchvision, timm or the original program; or a name such as `resnet50` or
+    `hf:timm/resnet50.a1_in1k`, whose weights are fetched once (`resnet-tpu models` lists more).
+    precision: of the arithmetic; by default that of training, or float32 for weights from elsewhere. Bundles ignore
+    it. Prints nothing. Raises UserError when there is no such network.
     """
     path = expand_home(source)
     if bundle := find_bundle(path):

@@ -1,1 +1,1 @@
-"""Other ways to compute the layers of `models.layers` in training."""
+"""Kernels: other ways to compute the layers of `models.layers` in training."""

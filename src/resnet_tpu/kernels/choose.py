@@ -16,9 +16,9 @@ KERNELS: dict[str, Kernels] = {"plain": PLAIN, "cpu": CPU, "gpu": GPU, "fused": 
 
 
 def choose_kernels(model: ModelConfig, mesh: Mesh) -> Kernels:
-    """The kernels that the option `kernels` names, or with `auto` the default for these devices if none were timed.
+    """The kernels that the option `kernels` names; for `auto`, the default for these devices, used if none were timed.
 
-    Raises UserError when these devices cannot run what is named.
+    Raises UserError when these devices cannot run the kernels named.
     """
     name = _for_devices(model.precision, mesh) if model.kernels == "auto" else model.kernels
     if why := why_not(name, model.precision, mesh):
@@ -29,7 +29,7 @@ def choose_kernels(model: ModelConfig, mesh: Mesh) -> Kernels:
 
 
 def why_not(name: str, precision: str, mesh: Mesh) -> str:
-    """Why the kernels `name` cannot compute a training on these devices; empty where they can."""
+    """Why the kernels `name` cannot be used to train on these devices; empty if they can."""
     if name not in ("cpu", "gpu"):
         return ""
     if (platform := mesh.devices.flat[0].platform) != name:

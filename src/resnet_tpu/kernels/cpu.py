@@ -1,8 +1,8 @@
 """Kernels for a CPU, computed by the library of `kernels.native`.
 
-A batch norm has no pass of its own. The result of a convolution is stored as it is, with its mean and variance, and the
-layer that reads it normalises and activates it, a few images at a time, while they are in the cache. The gradient is
-computed the same way. So each convolution's result is written once and read twice in all.
+A batch norm needs no pass of its own. The result of a convolution is stored before normalisation, with its mean and
+variance. The layer that reads it normalises and activates it, a few images at a time, while they are in the cache. The
+gradient is computed in the same way. So each convolution's result is written once and read twice in all.
 """
 
 import functools
@@ -25,25 +25,25 @@ _NORMED, _MEASURED, _FORKED, _NEEDS_INPUT = 1, 2, 4, 8  # as in native/conv.c
 
 
 class Deferred(NamedTuple):
-    """relu(norm(x)), x [n, h, w, c], which the layer that reads it has yet to compute."""
+    """relu(norm(x)), x [n, h, w, c], not computed yet: the layer that reads it does that."""
 
     x: jax.Array
     norm: Norm
 
 
 Activations = jax.Array | Deferred
-"""What one convolution hands to the next."""
+"""The activations that one layer passes to the next, computed or deferred."""
 
 
 def stored(x: Activations) -> jax.Array:
-    """The array in memory: the activations, or what they are computed from."""
+    """The array in memory: the activations, or the array from which they will be computed."""
     return x.x if isinstance(x, Deferred) else x
 
 
 def conv_norm(
     x: jax.Array, layer: ConvNorm, *, stride: int, num_groups: int, relu: bool, pool: PoolPadding | None
 ) -> tuple[jax.Array, Statistics] | None:
-    """See `ConvNormKernel`: for any layer, where the batch is one group."""
+    """See `ConvNormKernel`. Computes any layer if the batch is one group."""
     if num_groups != 1:
         return None
     deferred, statistics, _ = _conv_then_defer_norm(x, layer, stride)
@@ -57,7 +57,7 @@ def conv_norm(
 def block(
     x: jax.Array, branch: Sequence[ConvNorm], projection: ConvNorm | None, *, stride: int, num_groups: int
 ) -> tuple[jax.Array, list[Statistics]] | None:
-    """See `BlockKernel`: for any block, where the batch is one group."""
+    """See `BlockKernel`. Computes any block if the batch is one group."""
     if num_groups != 1:
         return None
     strides = (stride, 1) if len(branch) == 2 else (1, stride, 1)
@@ -73,7 +73,7 @@ def block(
 
 
 def _conv_then_defer_norm(x: Activations, layer: ConvNorm, stride: int) -> tuple[Deferred, Statistics, jax.Array]:
-    """The convolution, yet to be normalised, its statistics, and x again: see `convolve`."""
+    """(the convolution with its norm deferred, its statistics, x again): see `convolve`."""
     y, mean, var, again = convolve(x, layer.kernel, stride)
     norm = Norm.of(*((mean, var) if layer.frozen is None else layer.frozen), layer.scale, layer.bias)
     return Deferred(y, norm), Statistics(mean[None], var[None], y.size // y.shape[-1]), again
@@ -86,8 +86,8 @@ def _nothing() -> Norm:
 def convolve(x: Activations, kernel: jax.Array, stride: int) -> tuple[jax.Array, ...]:
     """`layers.conv` of x [n, h, w, in], or of relu(norm(x)), with a kernel float32 [k, k, in, out].
 
-    Returns (the result, its mean, its biased variance, x again). A caller that needs x elsewhere too uses the returned
-    one: its gradient is then added where the convolution's is computed. XLA computes convolutions that oneDNN lacks.
+    Returns (the result, its mean, its biased variance, x again). A caller that also needs x elsewhere uses the returned
+    x: its gradient is then added where the convolution's is computed. XLA computes convolutions that oneDNN lacks.
     """
     before = stored(x)
     after = _shape_after(before, kernel, stride)
@@ -163,7 +163,7 @@ _convolve.defvjp(_convolve_forward, _convolve_backward, symbolic_zeros=True)
 
 
 def normalize(deferred: Deferred) -> jax.Array:
-    """norm(x), where no following layer can apply the norm itself."""
+    """norm(x), for when the next layer cannot apply the norm itself."""
     x, norm = deferred
     return ((x.astype(jnp.float32) - norm.mean) * norm.slope + norm.bias).astype(x.dtype)
 

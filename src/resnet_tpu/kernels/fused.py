@@ -1,7 +1,7 @@
 """Kernels that fuse a batch norm with the layer beside it, which saves passes over the large activations.
 
-On a TPU such a pass costs more than the arithmetic of a small convolution. Pure JAX: they run anywhere, and agree with
-the plain layers except for rounding. All statistics are float32.
+On a TPU such a pass costs more than the arithmetic of a small convolution. The kernels are pure JAX: they run anywhere,
+and agree with the plain layers except for rounding. All statistics are float32.
 """
 
 import functools
@@ -27,7 +27,7 @@ _EXACT = jax.lax.Precision.HIGHEST  # for products of small matrices, which a TP
 def conv_norm(
     x: jax.Array, layer: ConvNorm, *, stride: int, num_groups: int, relu: bool, pool: PoolPadding | None
 ) -> tuple[jax.Array, Statistics] | None:
-    """See `ConvNormKernel`: for the last convolution of the stem, and 1x1 convolutions that add channels."""
+    """See `ConvNormKernel`. Computes the last convolution of the stem, and 1x1 convolutions that add channels."""
     if layer.frozen is not None:
         return None
     if pool is not None and relu:
@@ -54,10 +54,10 @@ def conv_norm_pool(
 
 
 class ExpansionGradients(NamedTuple):
-    """The gradients of the kernel [in, out] and of the scale [out]; that of the input x comes in three parts.
+    """The gradients of the kernel [in, out] and of the scale [out], and the gradient of the input x in three parts.
 
-    It is x @ x_factor + dy @ dy_factor + constant, with x_factor [g, in, in] and dy_factor [g, out, in] in x's dtype,
-    constant [g, in].
+    The latter is x @ x_factor + dy @ dy_factor + constant, with x_factor [g, in, in] and dy_factor [g, out, in] in x's
+    dtype, and constant [g, in].
     """
 
     kernel: jax.Array
@@ -68,9 +68,9 @@ class ExpansionGradients(NamedTuple):
 
 
 class Expansion(NamedTuple):
-    """A 1x1 convolution x @ kernel with its batch norm, from mean and covariance of x, which has fewer channels.
+    """A 1x1 convolution x @ kernel and its batch norm, from the mean and covariance of x, which has fewer channels.
 
-    The kernel is rounded as the convolution's is. All are float32, and per group but for kernel [in, out] and scale.
+    The kernel is rounded as in the convolution. All are float32, and per group except kernel [in, out] and scale [out].
     """
 
     kernel: jax.Array
@@ -85,7 +85,7 @@ class Expansion(NamedTuple):
     def of(
         cls, kernel: jax.Array, scale: jax.Array, mean_in: jax.Array, covariance: jax.Array, dtype: DTypeLike
     ) -> "Expansion":
-        """mean_in [g, in], covariance [g, in, in]."""
+        """From the statistics of x: mean_in [g, in] and covariance [g, in, in]. dtype: that of x."""
         wide = kernel.astype(dtype).astype(jnp.float32)
         shared = jnp.einsum("gij,jo->gio", covariance, wide, precision=_EXACT)
         mean = jnp.einsum("gi,io->go", mean_in, wide, precision=_EXACT)
@@ -98,7 +98,7 @@ class Expansion(NamedTuple):
         return self.factor * self.scale
 
     def gradients(self, product: jax.Array, total: jax.Array, count: int, dtype: DTypeLike) -> ExpansionGradients:
-        """From the sums over `count` positions of the products of x and dy, [g, in, out], and of dy, [g, out]."""
+        """product [g, in, out], total [g, out]: the sums over `count` positions of x times dy, and of dy."""
         product = product - self.mean_in[:, :, None] * total[:, None, :]
         d_scale = self.factor * (self.kernel * product).sum(1)
         # the gradient of the convolution's result is slope * dy + inverse * (x @ kernel) + offset: arXiv:1502.03167
@@ -106,7 +106,7 @@ class Expansion(NamedTuple):
         inverse = -slope * self.factor * d_scale / count
         x_factor = jnp.einsum("io,go,jo->gij", self.kernel, inverse, self.kernel, precision=_EXACT).astype(dtype)
         dy_factor = (self.kernel * slope[:, None]).swapaxes(1, 2).astype(dtype)
-        # makes dx sum to zero with the matrices as rounded: else its mean would be off by their rounding
+        # makes dx sum to zero for the rounded matrices: else its mean would be off by their rounding
         constant = -jnp.einsum("go,goi->gi", total / count, dy_factor.astype(jnp.float32), precision=_EXACT)
         constant -= jnp.einsum("gi,gij->gj", self.mean_in, x_factor.astype(jnp.float32), precision=_EXACT)
         d_kernel = (product * slope[:, None] + count * self.shared * inverse[:, None]).sum(0)
@@ -117,9 +117,9 @@ class Expansion(NamedTuple):
 def expand(x: jax.Array, kernel: jax.Array, scale: jax.Array, bias: jax.Array, num_groups: int) -> Normed:
     """A 1x1 convolution of stride 1 and its batch norm: x [n, h, w, in], kernel [in, out] -> [n, h, w, out].
 
-    The statistics of x @ kernel follow from the mean and the covariance of x, which has fewer channels: they are known
-    before the convolution. So its result is normalised, added and activated as it is computed, and is never stored. The
-    gradient needs only x and the incoming gradient. Mean and variance have no gradient.
+    The statistics of x @ kernel follow from the mean and the covariance of x, which has fewer channels, so they are
+    known before the convolution. Its result is normalised, added to the shortcut and activated as it is computed, and
+    is never stored. The gradient needs only x and the incoming gradient. Mean and variance have no gradient.
     """
     return _expand_forward(x, kernel, scale, bias, num_groups)[0]
 
@@ -129,7 +129,7 @@ def _expand_forward(
 ) -> tuple[Normed, Any]:
     grouped = group(x, num_groups)
     count = x.size // x.shape[-1] // num_groups
-    # a product, as a reduction would cost a pass of its own, which is what the compiler makes of a single column
+    # a product with several columns: the compiler turns one column into a reduction, which costs a pass of its own
     ones = jnp.ones((*grouped.shape[:-1], 8), x.dtype)
     mean_in = inner(grouped, ones)[..., 0] / count
     covariance = inner(grouped, grouped) / count - mean_in[:, :, None] * mean_in[:, None, :]
@@ -179,7 +179,7 @@ max_pool_moments.defvjp(_max_pool_forward, _max_pool_backward)
 
 
 def add_relu(branch: jax.Array, shortcut: jax.Array) -> jax.Array:
-    """See `AddReluKernel`. The gradient only asks where the result was positive, so the sum itself is not kept."""
+    """See `AddReluKernel`. The gradient depends only on where the result is positive, so the sum itself is not kept."""
     return _relu(branch + shortcut)
 
 

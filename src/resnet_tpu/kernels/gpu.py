@@ -1,7 +1,7 @@
 """Kernels for GPUs, where memory bandwidth limits the step: they save passes over the activations.
 
-A GPU's compiler leaves convolutions to a library and fuses nothing into them, so each norm costs passes of its own.
-Pure JAX: they run anywhere, and agree with the plain layers except for rounding.
+XLA leaves convolutions on a GPU to a library and fuses nothing into them, so each norm costs passes of its own. The
+kernels are pure JAX: they run anywhere, and agree with the plain layers except for rounding.
 """
 
 import functools
@@ -25,7 +25,7 @@ _SIZE, _STRIDE = 3, 2  # of the max-pool's windows
 def conv_norm(
     x: jax.Array, layer: ConvNorm, *, stride: int, num_groups: int, relu: bool, pool: PoolPadding | None
 ) -> tuple[jax.Array, Statistics] | None:
-    """See `ConvNormKernel`: for all layers that use the batch's statistics; 1x1 ones that add channels by `expand`."""
+    """See `ConvNormKernel`. Computes all layers that use batch statistics; `expand` does 1x1 ones that add channels."""
     if layer.frozen is not None or (pool is not None and not relu):
         return None
     if pool is not None:
@@ -43,9 +43,9 @@ def conv_norm(
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
 def expand(x: jax.Array, kernel: jax.Array, scale: jax.Array, bias: jax.Array, num_groups: int) -> Normed:
-    """As `fused.expand`, with the norm inside the convolution's kernel and offset.
+    """Like `fused.expand`, with the norm folded into the convolution's kernel and an offset.
 
-    So the library's convolution can add the shortcut and take the ReLU before it writes its result.
+    So the library's convolution can add the shortcut and apply the ReLU before it writes its result.
     """
     return _expand_forward(x, kernel, scale, bias, num_groups)[0]
 
@@ -58,7 +58,7 @@ def _expand_forward(
     products = inner(grouped, grouped) / (x.size // mean_in.size)
     expansion = Expansion.of(kernel, scale, mean_in, products - mean_in[:, :, None] * mean_in[:, None, :], x.dtype)
     scaled = (expansion.kernel * expansion.slope[:, None]).astype(x.dtype)
-    offset = bias - (mean_in[:, :, None] * scaled).sum(1)  # by the kernel as rounded, so that the mean is bias
+    offset = bias - (mean_in[:, :, None] * scaled).sum(1)  # from the rounded kernel, so that the mean is bias
     y = _multiply(x, scaled) + broadcast(offset.astype(x.dtype))
     return (y.reshape(*x.shape[:-1], -1), expansion.mean, expansion.var), (x, expansion)
 
@@ -78,7 +78,7 @@ expand.defvjp(_expand_forward, _expand_backward)
 
 
 def _multiply(x: jax.Array, kernel: jax.Array) -> jax.Array:
-    """[n, h, w, i], [g, i, o] -> [g, n / g, h, w, o] of x's dtype; with one group by the library's convolution."""
+    """[n, h, w, i], [g, i, o] -> [g, n / g, h, w, o] in x's dtype; for one group, by the library's convolution."""
     num_groups = kernel.shape[0]
     if num_groups == 1:
         return group(layers.conv(x, kernel[None]), 1)
@@ -87,9 +87,9 @@ def _multiply(x: jax.Array, kernel: jax.Array) -> jax.Array:
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
 def norm_act(x: jax.Array, scale: jax.Array, bias: jax.Array, num_groups: int, relu: bool) -> Normed:
-    """Batch norm of x [n, h, w, c] by its own statistics, and the ReLU after it. Mean and variance have no gradient.
+    """Batch norm of x [n, h, w, c] by its own statistics, then a ReLU if `relu`. Mean and variance have no gradient.
 
-    For the gradient, only x is kept; it takes two passes over x, one for the sums and one for the result.
+    Only x is kept for the gradient, which takes two passes over x: one for the sums and one for the result.
     """
     return _norm_act_forward(x, scale, bias, num_groups, relu)[0]
 
@@ -105,7 +105,7 @@ def _norm_act_forward(
 
 def _norm_act_backward(num_groups: int, relu: bool, residuals: Any, gradients: Normed) -> tuple[jax.Array, ...]:
     x, mean, norm, norm_vjp = residuals
-    x = jax.lax.optimization_barrier(x)  # else what passed the ReLU is kept as well, not computed again
+    x = jax.lax.optimization_barrier(x)  # else XLA keeps what passed the ReLU too, instead of recomputing it
     dy = to_float32(gradients[0], num_groups)
     dx, d_norm = norm.relu_vjp(x, dy) if relu else norm.linear_vjp(x, dy)
     *d_moments, d_scale, d_bias = norm_vjp(d_norm)
@@ -117,11 +117,11 @@ norm_act.defvjp(_norm_act_forward, _norm_act_backward)
 
 
 def max_pool(x: jax.Array, padding: PoolPadding) -> jax.Array:
-    """`layers.max_pool`, with the same results, and a gradient that sums what is in memory instead of scattering."""
+    """`layers.max_pool` with the same results, but with a gradient that is computed by sums instead of a scatter."""
     windows = _windows(x, padding)
     largest, at = windows[0], jnp.zeros(windows[0].shape, jnp.int8)
     for index, window in enumerate(windows[1:], start=1):
-        at = jnp.where(window > largest, jnp.int8(index), at)  # the first of equal ones, as in the plain gradient
+        at = jnp.where(window > largest, jnp.int8(index), at)  # the first of equal values, as in the plain gradient
         largest = jnp.maximum(largest, window)
     at = jax.lax.stop_gradient(at)
     picked = (jnp.where(at == index, window, 0) for index, window in enumerate(windows))

@@ -1,4 +1,4 @@
-"""A batch norm as the factors that it applies, and the gradients of what it normalises.
+"""A batch norm with known statistics, as the factor and offset that it applies, and its gradients.
 
 Images are NHWC. Each of `num_groups` equal slices of the batch has its own statistics, float32 [num_groups, channels].
 """
@@ -14,9 +14,9 @@ from resnet_tpu.models.layers import POSITIONS, broadcast, to_float32
 
 
 class Norm(NamedTuple):
-    """A batch norm whose statistics are known, (x - mean) * slope + bias: float32 [num_groups, channels] each.
+    """A batch norm with known statistics, (x - mean) * slope + bias: float32 [num_groups, channels] each.
 
-    In `kernels.cpu`, where the batch is one group, [channels].
+    In `kernels.cpu`, where the batch is one group, they are [channels].
     """
 
     mean: jax.Array
@@ -37,12 +37,12 @@ class Norm(NamedTuple):
         return jnp.maximum(self.linear(x), 0.0).astype(x.dtype)
 
     def linear_vjp(self, x: jax.Array, dy: jax.Array) -> tuple[jax.Array, "Norm"]:
-        """The gradients of x and of the norm, from dy, that of `linear`; those of activations are grouped, float32."""
+        """The gradients of x and of the norm, from dy, that of `linear(x)`. dx and dy are grouped, float32."""
         d_bias, d_slope = dy.sum(POSITIONS), ((self._to_float32(x) - broadcast(self.mean)) * dy).sum(POSITIONS)
         return dy * broadcast(self.slope), Norm(-self.slope * d_bias, d_slope, d_bias)
 
     def relu_vjp(self, x: jax.Array, dy: jax.Array) -> tuple[jax.Array, "Norm"]:
-        """The gradients of x and of the norm, from dy, that of `relu`; those of activations are grouped, float32."""
+        """The gradients of x and of the norm, from dy, that of `relu(x)`. dx and dy are grouped, float32."""
         return self.linear_vjp(x, jnp.where(self.linear(x) > 0, dy, 0.0))
 
     def _to_float32(self, x: jax.Array) -> jax.Array:
@@ -65,14 +65,14 @@ materialize.defvjp(lambda x, norm: (materialize(x, norm), (x, norm)), _materiali
 
 
 def moments_vjp(mean: jax.Array, d_moments: Sequence[jax.Array], count: int) -> tuple[jax.Array, jax.Array]:
-    """(slope, offset) of the gradient slope * x + offset that x has through its `moments` over `count` values."""
+    """(slope, offset) of slope * x + offset, the gradient of x through its `moments` over `count` values."""
     d_mean, d_var = d_moments
     slope = 2 * d_var / count
     return slope, d_mean / count - slope * mean
 
 
 def add_gradients(own: jax.Array, x: jax.Array, slope: jax.Array, offset: jax.Array) -> jax.Array:
-    """The gradient own + slope * x + offset, like x: [n, h, w, c], with slope and offset [num_groups, c]."""
+    """The gradient own + slope * x + offset, [n, h, w, c] in x's dtype, with slope and offset [num_groups, c]."""
     num_groups = slope.shape[0]
     total = to_float32(own, num_groups) + to_float32(x, num_groups) * broadcast(slope) + broadcast(offset)
     return total.astype(x.dtype).reshape(x.shape)

@@ -1,1 +1,1 @@
-"""The networks."""
+"""The networks: their architectures, layers and arrays."""

@@ -1,4 +1,4 @@
-"""What makes one ResNet differ from another."""
+"""The settings that define a ResNet, and the standard networks by depth."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -6,17 +6,17 @@ from typing import Literal
 NormAct = Literal["bn_relu", "evonorm_b0", "evonorm_s0"]
 PoolPadding = Literal["same", "symmetric"]
 EPSILON = 1e-5
-"""What every norm adds to a variance."""
+"""Every norm adds this to the variance."""
 
 
 def evonorm_groups(features: int) -> int:
-    """Groups of channels of EvoNorm S0: 32, or the next smaller number that divides the channels."""
+    """The number of channel groups of EvoNorm S0: 32, or the next smaller number that divides `features`."""
     return next(count for count in range(32, 0, -1) if features % count == 0)
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """All that defines a network. A field that an option sets has the name of the option; 0, 1.0 or () means 'none'."""
+    """Everything that defines a network. A field set by an option has its name; 0, 1.0 or () means 'none'."""
 
     blocks_per_group: tuple[int, ...]
     bottleneck: bool
@@ -42,7 +42,7 @@ class Architecture:
     dropout_rate: float = 0.0
 
     def features(self, group: int) -> int:
-        """Channels that come out of the blocks of `group`, counted from 1."""
+        """Output channels of the blocks of `group`, counted from 1."""
         return self.width * 2 ** (group - 1) * (4 if self.bottleneck else 1)
 
     @property
@@ -51,9 +51,9 @@ class Architecture:
         return self.features(len(self.blocks_per_group))
 
     def dropblock_fraction(self, group: int) -> float:
-        """Fraction of activations that DropBlock drops in `group` (from 1) at the end of the training.
+        """Fraction of activations that DropBlock drops in `group` (from 1) at the end of training.
 
-        All of 1 - dropblock_keep_prob in group 4, a quarter of it in group 3, and so on.
+        It is 1 - dropblock_keep_prob in group 4, a quarter of that in group 3, and so on.
         """
         return (1 - self.dropblock_keep_prob) / 4 ** (4 - group) if group in self.dropblock_groups else 0.0
 
@@ -63,7 +63,7 @@ class Architecture:
 
     @property
     def num_inner(self) -> int:
-        """Convolutions of a block whose channels nothing outside the block sees: all but the last."""
+        """Convolutions of a block whose output only the block itself uses: all but the last."""
         return 2 if self.bottleneck else 1
 
     def inner(self, group: int, block: int) -> tuple[int, ...]:
@@ -75,7 +75,7 @@ class Architecture:
 
     @property
     def has_plain_branches(self) -> bool:
-        """Whether the branch of a block is convolutions with batch norms and nothing else."""
+        """Whether the branch of a block consists of convolutions with batch norms and nothing else."""
         drops = any(self.dropblock_fraction(group) for group in self.dropblock_groups) or self.drop_connect_rate
         return not (self.pre_activation or self.se_ratio or self.resnetd_shortcut or drops)
 

@@ -1,6 +1,6 @@
-"""What is left out at random in training: activations (dropout), squares of them (DropBlock), branches (drop connect).
+"""Random dropping in training: activations (dropout), squares of them (DropBlock), branches (drop connect).
 
-Each scales up what it keeps.
+Each function scales up the values that it keeps.
 """
 
 import jax
@@ -14,9 +14,9 @@ def dropout(x: jax.Array, key: jax.Array, rate: float) -> jax.Array:
 
 
 def drop_connect(x: jax.Array, key: jax.Array, rate: float) -> jax.Array:
-    """Sets all of an image of x [n, h, w, c] to 0 with probability `rate`, 0 <= rate < 1: its branch is skipped.
+    """Sets each whole image of x [n, h, w, c] to 0 with probability `rate`, 0 <= rate < 1: it skips the branch.
 
-    Source: arXiv:1603.09382, with the original's name for it.
+    Source: arXiv:1603.09382, which calls it stochastic depth; the name here is the original's.
     """
     return _keep(x, (x.shape[0], 1, 1, 1), key, rate)
 
@@ -29,17 +29,17 @@ def _keep(x: jax.Array, shape: tuple[int, ...], key: jax.Array, rate: float) -> 
 def dropblock(
     x: jax.Array, key: jax.Array, progress: jax.Array | float, *, fraction: float, size: int, num_groups: int
 ) -> jax.Array:
-    """Sets squares of `size` x `size` of a channel of x [n, w, w, c] to 0. Source: arXiv:1810.12890.
+    """Sets random `size` x `size` squares in the channels of x [n, w, w, c] to 0. Source: arXiv:1810.12890.
 
-    About `fraction` of all values at the end of the training, and before that in proportion to `progress`, float32 [].
-    Kept values are divided by the fraction kept in each of the batch's `num_groups` equal slices, as the original does
-    in each of its replicas. Raises ValueError when the map is not square.
+    They cover about `fraction` of all values at the end of training, and before that `progress`, float32 [], times as
+    much. Kept values are divided by the fraction kept in each of the batch's `num_groups` equal slices, as the original
+    does in each of its replicas. Raises ValueError when the map is not square.
     """
     n, height, width, channels = x.shape
     if height != width:
         raise ValueError(f"DropBlock: got a map of {height} x {width}, expected a square one")
     block = min(size, width)
-    positions = (width - block + 1) ** 2  # where a whole square lies on the map
+    positions = (width - block + 1) ** 2  # at which a whole square fits on the map
     rate = jnp.asarray(progress, jnp.float32) * (fraction * width**2 / block**2 / positions)
     seeds = jax.random.bernoulli(key, rate, x.shape)
     kept = 1 - _squares(seeds, block, x.dtype)
@@ -51,7 +51,7 @@ def dropblock(
 
 
 def _squares(seeds: jax.Array, block: int, dtype: DTypeLike) -> jax.Array:
-    """1 in the square around each seed that lies where the whole square is on the map, else 0."""
+    """1 in the square around each seed whose whole square fits on the map, else 0."""
     width = seeds.shape[1]
     fits = (jnp.arange(width) >= block // 2) & (jnp.arange(width) < width - (block - 1) // 2)
     centres = (seeds & fits[:, None, None] & fits[:, None]).astype(dtype)

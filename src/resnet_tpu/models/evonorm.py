@@ -14,7 +14,7 @@ from resnet_tpu.models.layers import group
 
 
 class EvoNorm(NamedTuple):
-    """The arrays of one EvoNorm: what scales and shifts the result, and `v` inside the non-linearity."""
+    """The arrays of one EvoNorm: scale and bias of the result, and `v` inside the non-linearity."""
 
     scale: jax.Array
     bias: jax.Array
@@ -37,7 +37,7 @@ def evonorm_s0(x: jax.Array, arrays: EvoNorm) -> jax.Array:
 def evonorm_b0(x: jax.Array, arrays: EvoNorm, var: jax.Array) -> jax.Array:
     """x / max(sqrt(var + EPSILON), v x + standard deviation of the image), scaled and shifted: [n, h, w, c].
 
-    var: the variance of the batch or what stands for it, broadcastable to x.
+    var: the variance of the batch, or its running average, broadcastable to x.
     """
     image = x.astype(jnp.float32).var((-3, -2), keepdims=True)
     own = arrays.v.astype(x.dtype) * x + _deviation(image, x)
@@ -45,7 +45,7 @@ def evonorm_b0(x: jax.Array, arrays: EvoNorm, var: jax.Array) -> jax.Array:
 
 
 def evonorm_b0_by_batch(x: jax.Array, arrays: EvoNorm, num_groups: int) -> tuple[jax.Array, jax.Array]:
-    """`evonorm_b0` by the biased variance of each slice of the batch, and the mean of these, [1, 1, 1, c]."""
+    """`evonorm_b0` with the biased variance of each slice of the batch, and the mean of these, [1, 1, 1, c]."""
     grouped = group(x, num_groups)
     var = grouped.astype(jnp.float32).var((1, 2, 3), keepdims=True)
     return evonorm_b0(grouped, arrays, var).reshape(x.shape), var.mean(0)

@@ -1,4 +1,4 @@
-"""The work of a network: the multiply-adds of its convolutions and its classifier, kernel by kernel."""
+"""The computational cost of a network: the multiply-adds of its convolutions and its classifier, kernel by kernel."""
 
 import math
 from collections.abc import Iterator
@@ -8,13 +8,13 @@ from resnet_tpu.models.arrays import Path, leaves
 from resnet_tpu.models.network import Network
 
 PASSES_PER_STEP = 3
-"""Cost of a training step in forward passes: the backward pass computes two products for each one of the forward."""
+"""Cost of a training step in forward passes: the backward pass computes two products for each forward product."""
 
 
 def forward_flops(network: Network) -> int:
-    """FLOPs of the convolutions and the classifier for one image: two for each multiplication with its addition.
+    """FLOPs of the convolutions and the classifier for one image: two for each multiply-add.
 
-    ResNet-50 at 224 px: 8.2e9. Nothing else is counted, as usual for the utilisation of matrix units.
+    ResNet-50 at 224 px: 8.2e9. Nothing else is counted, as is usual for the utilisation of matrix units.
     """
     return 2 * sum(multiply_adds(network).values())
 
@@ -22,7 +22,7 @@ def forward_flops(network: Network) -> int:
 def multiply_adds(network: Network) -> dict[Path, int]:
     """Multiply-adds of each kernel for one image: its number of weights times the number of output positions.
 
-    Taps that fall on the padding count too, as usual.
+    Taps that fall on the padding count too, as is usual.
     """
     architecture = network.architecture
     stem, *groups = _sides(architecture, network.image_size)

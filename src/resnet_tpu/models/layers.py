@@ -20,7 +20,7 @@ DENSE_DEVIATION = 0.01
 """Standard deviation of the classifier's initial kernel."""
 
 _CUT_DEVIATION = 0.87962566103423978
-"""Standard deviation of a standard normal distribution cut at -2 and 2."""
+"""Standard deviation of a standard normal distribution truncated at -2 and 2."""
 
 POSITIONS = (1, 2, 3)
 """Axes of the result of `group`: all but groups and channels."""
@@ -37,7 +37,7 @@ class Statistics(NamedTuple):
 class ConvNorm(NamedTuple):
     """The arrays of a convolution and of the batch norm after it, float32.
 
-    kernel: [k, k, in, out]. scale, bias: [out]. frozen: (mean, variance) [out] to normalise by in place of the batch's.
+    kernel: [k, k, in, out]. scale, bias: [out]. frozen: (mean, variance), [out] each, to use in place of the batch's.
     """
 
     kernel: jax.Array
@@ -47,9 +47,9 @@ class ConvNorm(NamedTuple):
 
 
 def draw_kernel(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-    """A convolution's initial kernel, float32: normal cut at two standard deviations, variance 1/fan_in.
+    """A convolution's initial kernel, float32: truncated normal (at two standard deviations), variance 1/fan_in.
 
-    Drawn by NumPy: the same everywhere, and no program to compile for each shape.
+    NumPy draws it, so it is the same on every device, and no program has to be compiled for each shape.
     """
     values = rng.standard_normal(shape, np.float32)
     while (outside := np.abs(values) > 2).any():
@@ -77,8 +77,8 @@ def ones(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
 def conv(x: jax.Array, kernel: jax.Array, stride: int = 1) -> jax.Array:
     """x [n, h, w, in], kernel [k, k, in, out] -> [n, ceil(h/stride), ceil(w/stride), out], computed in x's dtype.
 
-    Padded by k-1 in total whatever the stride, (k-1)//2 of it before, as the original does: TensorFlow's SAME would pad
-    even sizes unevenly.
+    The padding is k-1 in total whatever the stride, (k-1)//2 of it before the image, as in the original: TensorFlow's
+    SAME would pad even sizes unevenly.
     """
     padding = [((kernel.shape[0] - 1) // 2, kernel.shape[0] // 2)] * 2
     strides = (stride, stride)
@@ -95,7 +95,7 @@ def moments(x: jax.Array, num_groups: int) -> tuple[jax.Array, jax.Array]:
 def batch_statistics(x: jax.Array, num_groups: int) -> Statistics:
     """The statistics of x [n, h, w, c] by channel."""
     mean, var = moments(x, num_groups)
-    if x.dtype == jnp.float32:  # the rounding of `moments` is below that of half-precision activations alone
+    if x.dtype == jnp.float32:  # the rounding in `moments` is small only beside that of half-precision activations
         var = jnp.square(to_float32(x, num_groups) - broadcast(mean)).mean(POSITIONS)
     return Statistics(mean, var, x.size // x.shape[-1] // num_groups)
 

@@ -18,16 +18,16 @@ from resnet_tpu.models.kernel_table import PLAIN, Kernels
 from resnet_tpu.models.layers import ConvNorm, Statistics
 
 Draw = Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]
-"""An initialisation: the values of an array of this shape, float32."""
+"""An initialiser: returns the values of an array of this shape, float32."""
 
 _EVONORM_MOMENTUM = 0.9  # as in the original, whatever `bn_momentum` is
 
 
 @dataclass(frozen=True)
 class Training:
-    """A step of training: its randomness, and how far training has come. In evaluation, layers get None instead.
+    """The random key of a training step, and the progress of training. In evaluation, layers get None instead.
 
-    key: the step's own; None will do for a network that draws nothing. progress: fraction of all steps done,
+    key: the step's own; may be None for a network that draws no random numbers. progress: fraction of all steps done,
     float32 [].
     """
 
@@ -35,18 +35,21 @@ class Training:
     progress: jax.Array | float = 0.0
 
     def key_of(self, site: int) -> jax.Array:
-        """The key of one random site of the network, by its number: no two draw the same."""
+        """The key of one random site of the network, by its number: each site draws independently.
+
+        Raises ValueError when the step has no key.
+        """
         if self.key is None:
             raise ValueError("key: got None, expected a key, for this network draws random numbers in training")
         return jax.random.fold_in(self.key, site)
 
 
 class NamedLayers:
-    """The layers of one network during one call of it.
+    """The layers of one network during one call.
 
     Activations are [n, h, w, c] in `dtype`, arrays float32. `training` is None in evaluation. In training, batch norms
-    normalise by the batch and update the running statistics: `batch_stats` are then those after the step. The given
-    trees are not changed.
+    normalise by the batch's statistics, and update the running statistics in `batch_stats`. The trees passed in are not
+    changed.
     """
 
     def __init__(
@@ -75,7 +78,7 @@ class NamedLayers:
 
     @contextmanager
     def scope(self, name: str) -> Iterator[None]:
-        """Puts all layers of the block below `name`, which also appears in compiled programs and profiles."""
+        """Puts all layers of the `with` block under `name`, which also appears in compiled programs and profiles."""
         outer = self._scope
         self._scope = (*outer, *name.split("/"))
         try:
@@ -105,7 +108,7 @@ class NamedLayers:
         zero_scale: bool = False,
         pool: PoolPadding | None = None,
     ) -> jax.Array:
-        """A convolution and its batch norm, then a ReLU and a max-pool if they are asked for."""
+        """A convolution and its batch norm, then a ReLU and a max-pool if requested."""
         with self.scope(name):
             if self.training is not None:
                 groups = self.architecture.batch_norm_groups
@@ -142,7 +145,7 @@ class NamedLayers:
         return self.conv_norm(name, x, features, size, stride, zero_scale=zero_scale)
 
     def block(self, x: jax.Array, stride: int) -> jax.Array | None:
-        """In training, the result of a kernel for this whole residual block; None where there is none."""
+        """In training, the result of a kernel for this whole residual block; None if there is no such kernel."""
         if self.training is None or not self.architecture.has_plain_branches:
             return None
         own = node_at(self.params, self._scope)
@@ -174,9 +177,9 @@ class NamedLayers:
         return layers.relu(self.batch_norm(name, x)) if kind == "bn_relu" else self._evonorm(name, x, kind)
 
     def batch_norm(self, name: str, x: jax.Array, *, zero_scale: bool = False) -> jax.Array:
-        """Batch norm: by the batch in training, by the running statistics in evaluation and where they are frozen.
+        """Batch norm by the batch's statistics in training, by the running ones in evaluation or if they are frozen.
 
-        Training updates these towards the mean over the batch's groups, with the unbiased variance:
+        Training moves the running statistics towards the mean over the batch's groups, with the unbiased variance:
         `var <- momentum * var + (1 - momentum) * n/(n-1) * batch_var`.
         """
         with self.scope(name):
@@ -205,7 +208,7 @@ class NamedLayers:
             return y
 
     def dense(self, name: str, x: jax.Array, features: int) -> jax.Array:
-        """The classifier: x [n, in] -> float32 [n, features], whatever the network computes in."""
+        """The classifier: x [n, in] -> float32 [n, features], whatever the dtype of the network."""
         with self.scope(name):
             kernel = self._param("kernel", layers.draw_dense_kernel, (x.shape[-1], features))
             return x.astype(jnp.float32) @ kernel + self._param("bias", layers.zeros, (features,))
@@ -234,13 +237,13 @@ class NamedLayers:
         return dropping.dropout(x, self.training.key_of(number), rate)
 
     def skip_dropout_sites(self, count: int) -> None:
-        """Skips `count` numbers, so that later sites keep their numbers and draw the same as ever."""
+        """Skips the numbers of `count` sites, so that later sites keep their numbers and draw the same values."""
         for _ in range(count):
             next(self._dropout_sites)
 
     @property
     def _updates_statistics(self) -> bool:
-        """Whether norms use the batch's statistics, and running statistics are updated."""
+        """Whether norms use the batch's statistics and update the running ones."""
         return self.training is not None and not self.architecture.freeze_batch_norm
 
     def _arrays_of_conv_norm(self, name: str = "") -> ConvNorm:
@@ -255,7 +258,7 @@ class NamedLayers:
         return ConvNorm(kernel, scale, bias, (mean, var))
 
     def _update_statistics(self, statistics: Statistics, name: str = "") -> None:
-        """Updates the running statistics of the batch norm `name` in this scope towards those of the batch."""
+        """Moves the running statistics of the batch norm `name` in this scope towards those of the batch."""
         if not self._updates_statistics:
             return
         prefix, count = f"{name}/" if name else "", statistics.positions

@@ -30,7 +30,7 @@ class Network:
     """How training computes the layers."""
 
     def with_kernels(self, kernels: Kernels) -> "Network":
-        """The same network, computed in another way in training."""
+        """The same network, with these kernels in training."""
         return dataclasses.replace(self, kernels=kernels)
 
     def init(self, seed: int) -> tuple[Arrays, Arrays]:
@@ -43,7 +43,7 @@ class Network:
         return copy_dicts(_shapes(self._structure))
 
     def shape_trees(self) -> dict[str, Arrays]:
-        """The same as in a checkpoint: by `params` and `batch_stats`."""
+        """The shapes as nested in a checkpoint, under `params` and `batch_stats`."""
         return dict(zip(("params", "batch_stats"), self.shapes(), strict=True))
 
     def apply(
@@ -67,9 +67,9 @@ class Network:
         return logits, net.batch_stats
 
     def outputs(self, params: Arrays, batch_stats: Arrays, images: jax.Array) -> dict[str, jax.Array]:
-        """Normalised images [n, h, w, 3] -> the output of each part of the network in evaluation, float32, by `stages`.
+        """Normalised images [n, h, w, 3] -> the output of each of the `stages` by name, in evaluation, float32.
 
-        Those of `stem` and groups are [n, h, w, c], `pooled` is [n, c], `logits` [n, num_classes].
+        The stem and the groups give [n, h, w, c], `pooled` gives [n, c], `logits` [n, num_classes].
         """
         net = NamedLayers(self.architecture, self._dtype, params, batch_stats)
         logits = resnet(net, images, self.num_classes)
@@ -91,7 +91,7 @@ class Network:
 
 
 _Structure = tuple[Architecture, int, int]
-"""What decides which arrays a network has: the architecture, the classes, the size of an image."""
+"""What determines the arrays of a network: its architecture, the number of classes, the image size."""
 
 
 def _make(structure: _Structure, make: Callable[[Draw, tuple[int, ...]], Any]) -> tuple[Arrays, Arrays]:

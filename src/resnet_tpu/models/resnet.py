@@ -1,6 +1,6 @@
 """The residual network, from images to logits. Source: arXiv:1512.03385, with the stride in the 3x3 convolution.
 
-Activations are [n, h, w, c]. The arrays of a layer lie under its name: group1/block1/conv1 and so on.
+Activations are [n, h, w, c]. The arrays of a layer are stored under its name: group1/block1/conv1 and so on.
 """
 
 import jax
@@ -8,7 +8,7 @@ import jax
 from resnet_tpu.models.layers import average_pool, global_average, max_pool
 from resnet_tpu.models.named_layers import NamedLayers
 
-_SITES_OF_BOTTLENECK = 5  # DropBlock on the shortcut and behind each of three convolutions, and drop connect
+_SITES_OF_BOTTLENECK = 5  # DropBlock on the shortcut and after each of three convolutions, and drop connect
 
 
 def resnet(net: NamedLayers, images: jax.Array, num_classes: int) -> jax.Array:
@@ -26,7 +26,7 @@ def resnet(net: NamedLayers, images: jax.Array, num_classes: int) -> jax.Array:
 
 
 def stem(net: NamedLayers, x: jax.Array) -> jax.Array:
-    """[n, h, w, 3] -> [n, h/4, w/4, width]; the small stem leaves height and width as they are."""
+    """[n, h, w, 3] -> [n, h/4, w/4, width]; the small stem keeps height and width."""
     settings = net.architecture
     name, size, stride = ("stem", 3, 1) if settings.small_stem else ("stem", 7, 2)
     pool = None if settings.small_stem or settings.replace_stem_max_pool else settings.pool_padding
@@ -49,14 +49,14 @@ def stem(net: NamedLayers, x: jax.Array) -> jax.Array:
 def residual_block(net: NamedLayers, x: jax.Array, group: int, block: int) -> jax.Array:
     """relu(shortcut(x) + branch(x)); groups after the first halve height and width and double the channels.
 
-    When pre-activated (arXiv:1603.05027), it is shortcut + branch(relu(norm(x))): the shortcut is the input as it is,
-    but a projection sees it normalised and activated.
+    In a pre-activated network (arXiv:1603.05027) it is shortcut + branch(relu(norm(x))), where the shortcut is x itself
+    or a projection of relu(norm(x)).
     """
     settings = net.architecture
     stride = 2 if group > 1 and block == 1 else 1
     if (y := net.block(x, stride)) is not None:
         if settings.bottleneck:
-            net.skip_dropout_sites(_SITES_OF_BOTTLENECK)  # those below, at which nothing is dropped
+            net.skip_dropout_sites(_SITES_OF_BOTTLENECK)  # the sites below, where nothing is dropped
         return y
 
     shortcut = x
@@ -73,7 +73,7 @@ def residual_block(net: NamedLayers, x: jax.Array, group: int, block: int) -> ja
 
 
 def projection(net: NamedLayers, x: jax.Array, group: int, stride: int) -> jax.Array:
-    """The shortcut where the channels change: a 1x1 convolution, in ResNet-D after an average pool."""
+    """The shortcut where the number of channels changes: a 1x1 convolution, in ResNet-D after an average pool."""
     if net.architecture.resnetd_shortcut and stride == 2:
         x, stride = average_pool(x), 1
     return net.conv_linear("projection", x, net.architecture.features(group), 1, stride)
@@ -95,7 +95,7 @@ def bottleneck_branch(net: NamedLayers, x: jax.Array, group: int, block: int, st
     x = net.dropblock(net.conv_act("conv2", x, after, 3, stride), group)
     x = net.conv_linear("conv3", x, settings.features(group), 1, zero_scale=settings.zero_scale)
     if settings.pre_activation:  # here the original's branch ends
-        net.skip_dropout_sites(2)  # DropBlock behind conv3, and drop connect
+        net.skip_dropout_sites(2)  # DropBlock after conv3, and drop connect
         return x
     x = net.dropblock(x, group)
     if settings.se_ratio:

@@ -1,1 +1,1 @@
-"""Several devices and several processes that train together."""
+"""Training on several devices, and in several processes."""

@@ -1,4 +1,4 @@
-"""Devices and processes: start-up, the mesh, and how arrays lie on it."""
+"""Devices and processes: start-up, the mesh, and the placement of arrays on it."""
 
 import contextlib
 import importlib.util
@@ -28,10 +28,10 @@ DeviceBatch = dict[str, jax.Array]
 def start_jax(*, use_tpu: bool) -> None:
     """Chooses the platform and turns the compilation cache on; call before anything touches a device.
 
-    Where the platform can only be the CPU, freed memory is kept from now on (see `keep_memory`): XLA's threads, which
-    start with the devices, would each have a heap of their own. Without a TPU on the machine, `use_tpu` changes
-    nothing: GPU or CPU is used, and libtpu, which `plan` needs, is not loaded, as it would complain at length. Raises
-    UserError when JAX_COMPILATION_CACHE_DIR names a bucket for which no client is installed.
+    If the platform can only be the CPU, the process keeps freed memory from now on (see `keep_memory`): otherwise XLA's
+    threads, which start with the devices, would each have a heap of their own. On a machine without a TPU, `use_tpu`
+    has no effect: JAX uses the GPU or CPU, and does not load libtpu, which `plan` needs but which would print long
+    complaints. Raises UserError when JAX_COMPILATION_CACHE_DIR names a bucket for which no client is installed.
     """
     without_tpu = not (use_tpu and has_tpu())
     if without_tpu and importlib.util.find_spec("libtpu") is not None and not os.environ.get("JAX_PLATFORMS"):
@@ -41,7 +41,7 @@ def start_jax(*, use_tpu: bool) -> None:
     if settings.jax_platforms == "cpu" or not has_accelerator():
         keep_memory()
     if settings.jax_compilation_cache_dir is None:
-        with contextlib.suppress(UserError):  # not writable: JAX would warn about each program that it cannot keep
+        with contextlib.suppress(UserError):  # not writable: JAX would warn about each program that it cannot cache
             cache = storage.join(storage.cache_dir(), "xla")
             storage.check_writable(cache)
             jax.config.update("jax_compilation_cache_dir", cache)
@@ -51,14 +51,14 @@ def start_jax(*, use_tpu: bool) -> None:
 
 
 def mesh_of(devices: Sequence[Any]) -> Mesh:
-    """These devices in one row, along which the batch is split."""
+    """A one-dimensional mesh of these devices, along which the batch is split."""
     return Mesh(np.asarray(devices), (BATCH_AXIS,))
 
 
 def make_mesh(num_cores: int | None = None) -> Mesh:
-    """The devices of all processes in one row, at most `num_cores` of them; the batch is split along it.
+    """A one-dimensional mesh of the devices of all processes, at most `num_cores` of them; it splits the batch.
 
-    Those of a process are neighbours, and each process has the same number. Raises UserError when that is impossible.
+    The devices of a process are neighbours, and each process has equally many. Raises UserError if that is impossible.
     """
     processes = jax.process_count()
     owned: list[list[Any]] = [[] for _ in range(processes)]
@@ -75,7 +75,7 @@ def make_mesh(num_cores: int | None = None) -> Mesh:
 
 
 def add_up(mesh: Mesh) -> int:
-    """The number of devices, which they find by adding up a one from each."""
+    """The number of devices, computed by a collective that adds up a 1 from each."""
     ones = jax.make_array_from_callback(mesh.devices.shape, batch_sharding(mesh), lambda _: np.ones(1, np.int32))
     return int(jax.jit(jnp.sum, out_shardings=replicated(mesh))(ones))
 
@@ -117,7 +117,7 @@ def check_batch_divides(config: Config, devices: int) -> None:
 
 
 def round_up(batch_size: int, devices: int) -> int:
-    """The next larger batch size, or this one, that gives every device the same number of images."""
+    """The smallest batch size of at least `batch_size` that gives every device the same number of images."""
     return -(-batch_size // devices) * devices
 
 
@@ -143,7 +143,7 @@ def put_batch(batch: dict[str, np.ndarray], mesh: Mesh) -> DeviceBatch:
 
 
 def prefetch(batches: Iterable[dict[str, np.ndarray]], mesh: Mesh, ahead: int = 2) -> Iterator[DeviceBatch]:
-    """The batches on the devices; the transfer of each is started `ahead` batches before its use."""
+    """Yields the batches on the devices; the transfer of each starts `ahead` batches before its use."""
     waiting: deque[DeviceBatch] = deque()
     for batch in batches:
         waiting.append(put_batch(batch, mesh))
@@ -172,7 +172,7 @@ def gather(array: jax.Array) -> np.ndarray:
 def steps_ahead(mesh: Mesh) -> int:
     """How many steps the host may be ahead of the devices.
 
-    Enough that they never wait for Python, not so many that batches fill their memory. Virtual CPU devices deadlock
-    when several collectives are in flight, so there it is 0.
+    Enough that the devices never wait for Python, but not so many that batches fill their memory. 0 for several virtual
+    CPU devices, which deadlock when several collectives are in flight.
     """
     return 0 if mesh.devices.size > 1 and mesh.devices.flat[0].platform == "cpu" else 4

@@ -1,14 +1,14 @@
 """Several processes, on one host or many, that train together: how they agree, stop and end.
 
-They meet through `jax.distributed.initialize`, arrays travel through `jax.experimental.multihost_utils`, and a killed
-process is noticed by JAX's heartbeats, or at once by a collective. This module has what JAX has no public function for,
-built on the key-value store of `jax.distributed`, which Orbax uses as well and which has no public name either:
+They connect through `jax.distributed.initialize` and exchange arrays through `jax.experimental.multihost_utils`. JAX's
+heartbeats notice a killed process; a collective notices it at once. This module does what JAX has no public function
+for. It is built on the key-value store of `jax.distributed`, which Orbax uses too, and which has no public name either:
 
-* Text is exchanged within a time limit, and late processes are named. `multihost_utils` sends arrays by collectives,
-  which wait without limit and are compiled for each length; `assert_equal` does not say who has what.
+* Text is exchanged within a time limit, and errors name late processes. `multihost_utils` sends arrays by collectives,
+  which wait without limit and are compiled for each length; `assert_equal` does not say which process has which value.
 * A process that fails tells the others, which stop too, with its message and its exit code. JAX aborts them instead.
-* A signal to one stops all at the same step. `reached_preemption_sync_point` does that for SIGTERM alone, which it
-  takes away from Python, even before and after the training; it does not handle Ctrl-C and SIGHUP.
+* A signal to one process stops all of them at the same step. `reached_preemption_sync_point` does so for SIGTERM only,
+  which it takes away from Python, even before and after training; it does not handle Ctrl-C and SIGHUP.
 """
 
 import atexit
@@ -34,12 +34,12 @@ log = logging.getLogger(__name__)
 
 _ROOT = "resnet_tpu"
 _POLL_SECS = 0.5
-_GRACE_SECS = 2.0  # for the main thread to end with a message of its own
-_STOP_SECS = 60.0  # for the others to say how far they are
+_GRACE_SECS = 2.0  # for the main thread to end with its own message
+_STOP_SECS = 60.0  # for the others to report their step
 
 
 class ProcessGroup:
-    """The processes that work together, seen from one of them; `connected` makes it."""
+    """The processes that work together, seen from one of them; made by `connected`."""
 
     def __init__(self, *, index: int, count: int, timeout_secs: float) -> None:
         from jax._src.distributed import global_state
@@ -59,11 +59,11 @@ class ProcessGroup:
 
     @property
     def is_ending(self) -> bool:
-        """Whether this process is ending, and need not say why."""
+        """Whether this process is ending already, and need not tell the others why."""
         return self._ending.is_set()
 
     def exchange(self, text: str) -> list[str]:
-        """What each process, in order, passed to the same call. All must make it; waits for the slowest."""
+        """The texts that the processes passed to the same call, in order. All must call it; waits for the slowest."""
         self._calls += 1
         found = self._gather(f"exchange/{self._calls}", text, self._timeout_secs)
         # all are in this call, so none still reads the last one
@@ -71,10 +71,11 @@ class ProcessGroup:
         return found
 
     def stop_signal(self, step: int, signal: Callable[[], int | None]) -> int | None:
-        """The signal because of which all processes stop before step `step`, or None: the same answer in all of them.
+        """The signal that makes all processes stop before step `step`, or None: the same answer in all of them.
 
-        `signal` returns the one that this process has received, if any. Asking costs nothing until one has: then the
-        processes tell each other, in the background, how far they are, and stop where the furthest is.
+        `signal` returns the one that this process has received, if any. Until a process has received one, this call
+        costs nothing. Then the processes tell each other their steps, in the background, and stop where the furthest
+        is.
         """
         with self._lock:
             self._signal, self._step = signal, step
@@ -82,9 +83,9 @@ class ProcessGroup:
             return self._stop_signal if due else None
 
     def fail(self, message: str, code: int) -> None:
-        """Tells the others why this process ends, which makes them end too, and makes it end without waiting."""
+        """Tells the others why this process ends, so that they end too; it then exits without JAX's shutdown."""
         self._ending.set()
-        with contextlib.suppress(Exception):  # the store may be what is lost
+        with contextlib.suppress(Exception):  # the store itself may be lost
             self._client.key_value_set(f"{_ROOT}/failed/{self.index}", json.dumps([message, code]))
         atexit.register(self._exit, code)
         # a thread that waits for a device, which waits for another process, would keep this one from ending
@@ -93,16 +94,16 @@ class ProcessGroup:
         hurry.start()
 
     def follow_if_told(self) -> None:
-        """Ends this process as another one has ended, if that says within a moment why it did."""
+        """Ends this process in the same way as another that has failed, if that reports why within `_GRACE_SECS`."""
         until = time.monotonic() + _GRACE_SECS
-        with contextlib.suppress(Exception):  # the store may be what is lost
+        with contextlib.suppress(Exception):  # the store itself may be lost
             while time.monotonic() < until and not self.is_ending:
                 if failed := self._failed():
                     self._follow(*failed[0], 0)
                 time.sleep(_POLL_SECS / 5)
 
     def stop_watching(self) -> None:
-        """From now on all processes end alike: this one neither tells the others nor follows them."""
+        """Call it when all processes will end alike: this one then neither tells the others nor follows them."""
         self._ending.set()
 
     def _gather(self, name: str, text: str, timeout_secs: float) -> list[str]:
@@ -120,7 +121,7 @@ class ProcessGroup:
         return found
 
     def _watch(self) -> None:
-        """Ends this process when another has failed, and takes part in agreeing where to stop."""
+        """Ends this process when another has failed, and takes part in agreeing on the step to stop at."""
         try:
             while not self._ending.wait(_POLL_SECS):
                 if failed := self._failed():
@@ -131,18 +132,18 @@ class ProcessGroup:
                 asked = [] if self._stop_at is not None else self._client.key_value_dir_get(f"{_ROOT}/stop/")
                 if asked:
                     self._agree_to_stop(int(asked[0][1]))
-        # The store ended with process 0. JAX may end the program, or the main thread may have noticed.
+        # The store ended with process 0. JAX may end the program, or the main thread may have noticed it.
         except Exception as error:  # noqa: BLE001
             if not self._ending.wait(_GRACE_SECS):
                 lost = error if isinstance(error, LostProcessError) else _lost("Process 0", first_line(error))
                 self._end(str(lost), lost.exit_code)
 
     def _failed(self) -> list[tuple[str, str]]:
-        """What processes that failed have told, with its key in the store."""
+        """(key in the store, report) for each process that has reported its failure."""
         return self._client.key_value_dir_get(f"{_ROOT}/failed/")
 
     def _agree_to_stop(self, number: int) -> None:
-        # Held until all have answered: none begins a step meanwhile, so none is further than it said.
+        # The lock is held until all have answered: no process begins a step meanwhile, so none is ahead of its answer.
         with self._lock:
             steps = self._gather("stop_at", str(self._step), _STOP_SECS)
             self._stop_signal, self._stop_at = number, max(map(int, steps)) + 1
@@ -151,7 +152,7 @@ class ProcessGroup:
         other = key.rsplit("/", 1)[-1]
         message, code = json.loads(told)
         if not self._ending.wait(grace_secs):
-            # only now: the store ends with process 0, once all have heard, and JAX aborts those who are still there
+            # only now: process 0 ends once all have heard, the store with it, and JAX aborts those still running
             with contextlib.suppress(Exception):
                 self._client.key_value_set(f"{_ROOT}/followed/{self.index}", "", allow_overwrite=True)
             self._ending.set()
@@ -166,7 +167,7 @@ class ProcessGroup:
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError, ValueError):
                 stream.flush()
-        if self.index == 0:  # the store ends with this process: the others must have read from it
+        if self.index == 0:  # the store ends with this process: the others must read it first
             with contextlib.suppress(Exception):
                 until = time.monotonic() + 5 * _GRACE_SECS
                 while time.monotonic() < until and self._unaware():
@@ -190,11 +191,11 @@ def process_group() -> ProcessGroup | None:
 
 @contextlib.contextmanager
 def connected(run: RunConfig) -> Iterator[None]:
-    """Work on the devices that the options ask for (see `distributed.start_jax`), in as many processes as there are.
+    """Runs the block on the devices that the options ask for (see `distributed.start_jax`), with any other processes.
 
-    Call it before anything touches a device; they stay connected until the program ends. An error in the work ends
-    all processes, and one that comes from losing another becomes LostProcessError. Raises UserError for options that do
-    not fit, and when the others do not come within `coordinator_timeout`.
+    Enter it before anything touches a device; the processes stay connected until the program ends. An error in the
+    block ends all processes; one caused by the loss of another process becomes LostProcessError. Raises UserError for
+    invalid options, and when the others do not connect within `coordinator_timeout`.
     """
     distributed.start_jax(use_tpu=run.use_tpu)
     if not _group:
@@ -219,10 +220,10 @@ def connected(run: RunConfig) -> Iterator[None]:
 
 
 def _open_channels(run: RunConfig) -> None:
-    """Lets the devices of all processes meet once, while all processes are there.
+    """Connects the devices of all processes once, at a time when all processes are known to be there.
 
-    Between CPUs, the first to come waits 30 s only, and one that has a step in its cache would come before another that
-    compiles it.
+    Between CPUs, the first to arrive waits for only 30 s. Later, a process that has a step in its cache would arrive
+    long before one that has to compile it.
     """
     agree({"num_cores": run.num_cores}, "Start all with the same options.")
     mesh = distributed.make_mesh(run.num_cores)
@@ -250,18 +251,18 @@ def agree(values: Mapping[str, Any], do: str) -> None:
 
 
 def exchange(text: str) -> list[str]:
-    """What each process, in order, passed to the same call; every process must call it."""
+    """The texts that the processes passed to the same call, in order; every process must call it."""
     group = process_group()
     return [text] if group is None else group.exchange(text)
 
 
 def from_first(make: Callable[[], Any]) -> Any:
-    """What `make` returns in process 0, which alone calls it, passed on as JSON; every process must call this."""
+    """The result of `make`, which only process 0 calls, sent to all as JSON; every process must call this."""
     return json.loads(exchange(json.dumps(make()) if is_first() else "")[0])
 
 
 def is_first() -> bool:
-    """Whether this process works alone or is number 0: the one that speaks and writes what is written once."""
+    """Whether this process works alone or is number 0: the one that logs, and writes what is written only once."""
     group = process_group()
     return group is None or group.index == 0
 
@@ -289,7 +290,7 @@ def is_loss(error: BaseException) -> bool:
         return False
     if _status(error) == "UNAVAILABLE":
         return True
-    # errors of collectives between CPUs have no status: JAX makes a ValueError of what Gloo says
+    # errors of collectives between CPUs have no status: JAX turns Gloo's message into a ValueError
     return any(origin in str(error) for origin in ("CoordinationServiceError", "Gloo"))
 
 
@@ -319,7 +320,7 @@ def _exit_code(error: BaseException) -> int:
 
 
 def _connect(run: RunConfig) -> None:
-    """Meets the other processes, where there are any."""
+    """Connects to the other processes, if there are any."""
     meet(run)
     if jax.distributed.is_initialized() and jax.process_count() > 1:
         index, count = jax.process_index(), jax.process_count()

@@ -1,4 +1,4 @@
-"""How several processes find each other: by options, or by what Cloud TPU, Slurm, Open MPI and Kubernetes say."""
+"""How several processes find each other: by options, or through Cloud TPU, Slurm, Open MPI or Kubernetes."""
 
 import atexit
 import os
@@ -19,7 +19,7 @@ def meet(run: RunConfig) -> None:
     """Starts `jax.distributed` when the options or the environment say that there are several processes.
 
     Waits for all of them, at most `coordinator_timeout` seconds. Raises UserError when they do not connect, and for
-    options that do not fit.
+    invalid options.
     """
     given = {name: getattr(run, name) for name in ("coordinator_address", "num_processes", "process_id")}
     _check(given)
@@ -50,14 +50,14 @@ def _check(given: Mapping[str, Any]) -> None:
 
 
 def is_in_cluster(run: RunConfig) -> bool:
-    """Whether JAX should look for other processes: by the environment alone, as JAX's own search may wait."""
-    # importing JAX notes this in the environment: there are TPU chips, and a metadata server that knows the slice
+    """Whether JAX should look for other processes. Only the environment decides, as JAX's own search may block."""
+    # importing JAX records in the environment that there are TPU chips, and a metadata server that knows the slice
     knows_slice = "TPU_ML_PLATFORM" in os.environ and "TPU_SKIP_MDS_QUERY" not in os.environ
     return _are_several(run) or (_may_use_tpu(run) and knows_slice)
 
 
 def _are_several(run: RunConfig) -> bool:
-    """Whether the environment says that there are several processes, which must not train alone."""
+    """Whether the environment says that there are several processes, none of which may train alone."""
     env = os.environ
     hosts = env.get("TPU_PROCESS_ADDRESSES") or env.get("TPU_WORKER_HOSTNAMES") or ""
     return _are_tasks() or _is_pod_of_job() or (_may_use_tpu(run) and "," in hosts)
@@ -79,18 +79,18 @@ def _are_tasks() -> bool:
 
 
 def _choose_port() -> None:
-    """Gives each step of a Slurm job a port of its own; JAX's depends on the job alone, so steps would meet there.
+    """Gives each step of a Slurm job its own port; JAX's depends only on the job, so different steps would connect.
 
     Not under mpirun, which JAX asks first: its processes on other nodes belong to another step, but need the same port.
     """
     env = os.environ
     if _are_tasks() and "SLURM_STEP_ID" in env and "OMPI_COMM_WORLD_SIZE" not in env:
-        number = _count("SLURM_JOB_ID") + 613 * _count("SLURM_STEP_ID")  # far from the jobs that follow this one
+        number = _count("SLURM_JOB_ID") + 613 * _count("SLURM_STEP_ID")  # far from the ports of the next jobs
         env.setdefault("JAX_COORDINATOR_PORT", str(61440 + number % 4096))  # the range that JAX uses
 
 
 def _count(name: str) -> int:
-    """The whole number in a variable of the environment; 1 where it is not set."""
+    """The whole number in an environment variable; 1 if it is not set."""
     try:
         return int(os.environ.get(name, "1"))
     except ValueError:
@@ -99,7 +99,7 @@ def _count(name: str) -> int:
 
 
 def _initialize(run: RunConfig, given: Mapping[str, Any]) -> None:
-    """`jax.distributed.initialize`, but a wait that is too long ends in an error and not in an abort."""
+    """`jax.distributed.initialize`, but a timeout raises an error instead of aborting the process."""
     jax.config.update("jax_enable_preemption_service", False)  # it takes over SIGTERM, and ignores Ctrl-C
     outcome: list[BaseException | None] = []
 
@@ -118,7 +118,7 @@ def _initialize(run: RunConfig, given: Mapping[str, Any]) -> None:
     meeting.start()
     meeting.join(run.coordinator_timeout)
     if not outcome:
-        atexit.register(os._exit, UserError.exit_code)  # before JAX's shutdown waits for those who never came
+        atexit.register(os._exit, UserError.exit_code)  # else JAX's shutdown waits for those who never came
         raise UserError(
             "Several processes", _who_is_missing(given, run.coordinator_timeout),
             "all of them to start at about the same time",

@@ -22,7 +22,7 @@ FILES: dict[str, Callable[[], Config]] = {
     **{name: functools.partial(randaugment, name) for name in RANDAUGMENT},
     **{name: functools.partial(resnet_rs, name) for name in RESNET_RS},
 }
-"""Recipes named like a configuration file of the original; those for later slices are named as if it had them."""
+"""Recipes named after configuration files of the original, and those for later slices, named in the same way."""
 
 RECIPES: dict[str, Callable[[], Config]] = {
     "imagenet": imagenet,
@@ -41,7 +41,7 @@ def find_recipe(name: str) -> Config:
 
 
 def text_of(name: str) -> str:
-    """What the recipe is for and does: its function's docstring below the command. `name` must be in `RECIPES`."""
+    """The description of a recipe: its function's docstring below the command. `name` must be in `RECIPES`."""
     recipe = RECIPES[name]
     function = recipe.func if isinstance(recipe, functools.partial) else recipe
     paragraph = inspect.cleandoc(function.__doc__ or "").split("\n\n")[1]

@@ -1,4 +1,4 @@
-"""The recipe of a training that names none, and the options that then come from the weights it starts from."""
+"""The recipe of a training run that names none, and the options that follow from the weights it starts from."""
 
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
@@ -8,30 +8,30 @@ from resnet_tpu.options.config import OPTIONS, PREPROCESSING, VARIANT, Config, r
 from resnet_tpu.recipes import find_recipe
 
 FEW_IMAGES = 100_000
-"""With up to this many training images a data set is treated as photos, with more like ImageNet."""
+"""A data set with up to this many training images is treated as photos, a larger one like ImageNet."""
 
 DEFAULT_FROM_WEIGHTS = ("resnet_depth", "resnet_width", "stem", *VARIANT, "se_ratio", *PREPROCESSING)
-"""Options that follow from the weights unless set otherwise: which network it is, and what it sees of a photo.
+"""Options that follow from the weights unless set otherwise: the network, and the preprocessing of photos for it.
 
-Those that cannot be set otherwise are `weights.FIXED_BY_WEIGHTS`."""
+Options that always follow from the weights are in `weights.FIXED_BY_WEIGHTS`."""
 
 
 class ChosenRecipe(NamedTuple):
-    """A recipe by name, and the options of it that are changed to suit the data."""
+    """A recipe by name, and the options that are changed to suit the data."""
 
     recipe: str
     changes: Mapping[str, Any]
 
     @property
     def values(self) -> dict[str, Any]:
-        """All options of it."""
+        """All options of the recipe, with the changes."""
         return {**find_recipe(self.recipe).flat(), **self.changes}
 
 
 def choose(num_train_images: int, *, device: str, has_weights: bool) -> ChosenRecipe:
     """The recipe, if none is named, for this many images on `device`, one of JAX's platforms.
 
-    A batch is at most as large as the data, so that an epoch has a step.
+    The batch is at most as large as the data set, so that an epoch has at least one step.
     """
     if num_train_images > FEW_IMAGES:
         return ChosenRecipe("imagenet", {})
@@ -44,7 +44,7 @@ def choose(num_train_images: int, *, device: str, has_weights: bool) -> ChosenRe
 def options_to_follow(config: Config, theirs: Mapping[str, Any], *, fixed: Collection[str]) -> dict[str, Any]:
     """The options in `DEFAULT_FROM_WEIGHTS` that change when `config` follows those of weights or a run, `theirs`.
 
-    fixed: names of options that stay as they are. So do those that a recipe has set to other than the default.
+    fixed: names of options that stay as they are. So do options that a recipe has changed from their defaults.
     """
     now = config.flat()
     return {

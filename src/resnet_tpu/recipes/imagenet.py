@@ -1,4 +1,4 @@
-"""Recipes for ImageNet: the original's defaults, and trainings for TPU slices."""
+"""Recipes for ImageNet: the original's defaults, and recipes for TPU slices."""
 
 from resnet_tpu.options.config import Config
 from resnet_tpu.recipes.tables import look_up
@@ -20,7 +20,7 @@ def _slices(generation: str, *cores: int) -> dict[str, int]:
 
 
 CLOUD = _slices("v2", 8, 32, 128, 256, 512) | _slices("v3", 8, 32, 64, 128, 256, 512, 1024, 2048)
-"""The TPU slices that the original has configuration files for, with their cores."""
+"""The TPU slices that the original has configuration files for, with their numbers of cores."""
 
 MODERN = {
     **_slices("v4", 8, 32, 64, 128, 256),
@@ -28,18 +28,18 @@ MODERN = {
     **_slices("v5p", 8, 32, 64, 128, 256),
     **_slices("v6e", 1, 4, 8, 16, 32, 64, 128, 256),
 }
-"""TPU slices of later generations, with their cores: two to a chip in v4 and v5p, one in v5e and v6e."""
+"""TPU slices of later generations, with their numbers of cores: two per chip in v4 and v5p, one in v5e and v6e."""
 
 RANDAUGMENT = {"randaugment-8": 8, "randaugment-32": 32}
-"""Trainings with RandAugment, with their TPU cores."""
+"""Recipes with RandAugment, with their numbers of TPU cores."""
 
 
 def cloud(name: str) -> Config:
     """`resnet-tpu train --recipe=v3-32 --data_dir=gs://BUCKET/imagenet --model_dir=gs://BUCKET/run`.
 
     ResNet-50 on ImageNet with the batch size for a TPU slice, 91 epochs. The original reports at least 76 % top-1. The
-    rule behind the original's files is 128 images per core, at most 32768 in all; from 16384 on with LARS and label
-    smoothing. Evaluation and metrics come every 1,251 steps.
+    rule behind the original's files is 128 images per core, at most 32768 in all; batches of 16384 or more use LARS and
+    label smoothing. Evaluation and metrics come every 1,251 steps.
     Raises UserError for a slice that is not in `CLOUD`.
     """
     cores = look_up("TPU slice", name, CLOUD)
@@ -50,9 +50,9 @@ def cloud(name: str) -> Config:
 def modern(name: str) -> Config:
     """`resnet-tpu train --recipe=v5e-8 --data_dir=gs://BUCKET/imagenet --model_dir=gs://BUCKET/run`.
 
-    ResNet-50 on ImageNet for a TPU slice of a later generation: batch, 91 epochs, learning rate and LARS are those of
-    the original's slice with as many cores. On v4 and v5p, where two cores are one device, batch
-    norm sees 256 images. An evaluation every five epochs; metrics every 100 steps, a few seconds.
+    ResNet-50 on ImageNet for a TPU slice of a later generation: batch size, 91 epochs, learning rate and LARS are those
+    of the original's slice with as many cores. On v4 and v5p, where two cores are one device, batch norm sees 256
+    images. Evaluation comes every five epochs; metrics come every 100 steps, which is every few seconds.
     Raises UserError for a slice that is not in `MODERN`.
     """
     config = _by_batch(min(128 * look_up("TPU slice", name, MODERN), 32768))
@@ -81,7 +81,7 @@ def randaugment(name: str) -> Config:
 
 
 def _by_batch(train_batch_size: int) -> Config:
-    """91 epochs, rounded up to whole steps, with what a batch of this size needs."""
+    """91 epochs, rounded up to whole steps, with the options that a batch of this size needs."""
     is_large = train_batch_size >= 16384
     return imagenet().replace(
         train_batch_size=train_batch_size,

@@ -1,4 +1,4 @@
-"""Recipes for a few thousand photos of one's own, such as the five kinds of flowers."""
+"""Recipes for data sets of a few thousand photos, such as that of five kinds of flowers."""
 
 from resnet_tpu.options.config import Config
 
@@ -28,10 +28,11 @@ def flowers() -> Config:
 def finetune() -> Config:
     """`resnet-tpu train --recipe=finetune --data_dir=flower_photos --model_dir=runs/tuned`.
 
-    Fine-tune a network trained on ImageNet to other classes in 15 epochs; the classifier learns ten times faster.
-    --init_from names other weights than torchvision's ResNet-50; on the command line the network, image size and
-    preprocessing are then theirs. One recipe for every device: batch norm sees the whole batch, however many share it,
-    and float32 is fast enough everywhere; --precision=bfloat16 is faster where the device computes in it.
+    Fine-tunes a network trained on ImageNet for other classes in 15 epochs; the classifier learns ten times faster.
+    --init_from names weights other than torchvision's ResNet-50; on the command line, the network, image size and
+    preprocessing then follow those weights. The recipe suits every device: batch norm sees the whole batch, however
+    many devices share it, and float32 is fast enough everywhere; --precision=bfloat16 is faster on devices that compute
+    in it.
     """
     return Config().replace(
         resnet_checkpoint="resnet50",
@@ -55,7 +56,7 @@ def flowers_cpu() -> Config:
     """`resnet-tpu train --recipe=flowers_cpu --data_dir=flower_photos --model_dir=runs/flowers`.
 
     ResNet-18 on 96 px photos, from scratch, 20 epochs: for a few CPU cores. On 800 photos of five kinds of flowers it
-    took 4 to 5 minutes on 2 cores, to a test accuracy of 66 %.
+    took 4 to 5 minutes on 2 cores, and reached a test accuracy of 66 %.
     """
     return Config().replace(
         resnet_depth=18,

@@ -30,7 +30,7 @@ RESNET_RS = {
     "resnetrs350_i320": Row(350, 320, 15, dropout_rate=0.4, drop_connect_rate=0.1),
     "resnetrs420_i320": Row(420, 320, 15, dropout_rate=0.4, drop_connect_rate=0.1),
 }
-"""The original's configuration files by name, which holds depth and image size."""
+"""The original's configuration files by name; the name gives depth and image size."""
 
 
 def resnet_rs(name: str) -> Config:

@@ -6,8 +6,8 @@ from resnet_tpu.options.config import Config
 def digits() -> Config:
     """`resnet-tpu train --recipe=digits --data_dir=digits --model_dir=runs/digits`.
 
-    ResNet-20 on scanned digits, 6 epochs: half a minute on 2 CPU cores. What `demo` runs. Digits are read to their
-    edges and from the left, so crops are large and nothing is mirrored.
+    ResNet-20 on scanned digits, 6 epochs: half a minute on 2 CPU cores. `demo` runs this recipe. A digit fills its
+    image and differs from its mirror image, so crops are large and nothing is mirrored.
     """
     return Config().replace(
         resnet_depth=20,
@@ -32,9 +32,10 @@ def cifar() -> Config:
     """`resnet-tpu train --recipe=cifar --data_dir=cifar10 --model_dir=runs/cifar`.
 
     ResNet-20 on CIFAR-10, 182 epochs with the rates of the pruning paper's CIFAR program. These are 71108 steps of
-    batch 128 at rate 0.1 from the first, a tenth of it from epoch 91 and a hundredth from 136 on; plain momentum, L2 of
-    2e-4 on batch norm too; images shifted by up to 4 pixels and mirrored, evaluated whole. They are normalised by
-    mean and standard deviation of the data set; the paper normalises each image by its own. Source: arXiv:2003.02389.
+    batch 128 at rate 0.1 from the first step, a tenth of it from epoch 91 and a hundredth from 136 on; plain momentum;
+    L2 of 2e-4, on batch norm too. Training images are shifted by up to 4 pixels and mirrored; evaluation sees whole
+    images. All are normalised by the mean and standard deviation of the data set; the paper normalises each image by
+    its own. Source: arXiv:2003.02389.
     """
     return Config().replace(
         resnet_depth=20,

@@ -1,4 +1,4 @@
-"""Google Cloud Storage: sets its clients up in one place, and turns their errors into helpful ones.
+"""Google Cloud Storage: the set-up of its clients, and clear errors in place of theirs.
 
 Two clients read and write `gs://` paths: gcsfs, for files, and TensorStore, for the arrays of Orbax's checkpoints.
 Both use the standard credentials: the file that GOOGLE_APPLICATION_CREDENTIALS names, those of `gcloud`, or those of
@@ -26,7 +26,7 @@ READER = "Storage Object Viewer (roles/storage.objectViewer)"
 WRITER = "Storage Object User (roles/storage.objectUser)"
 
 _SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
-_CONNECT_SECS, _SILENT_SECS = 20, 60  # after that, a request has failed and is repeated
+_CONNECT_SECS, _SILENT_SECS = 20, 60  # after that, a request counts as failed and is retried
 _CLIENTS = ("gcsfs.", "aiohttp.", "google.auth.", "requests.")  # their errors concern the network or permissions
 
 
@@ -52,9 +52,9 @@ def filesystem(path: str) -> "fsspec.AbstractFileSystem":
 
 @functools.cache
 def set_up() -> None:
-    """Makes gcsfs, TensorStore and Orbax use the same server and credentials; before the first use of any of them.
+    """Makes gcsfs, TensorStore and Orbax use the same server and credentials. Call before the first use of any of them.
 
-    Raises UserError when there are credentials that cannot be used.
+    Raises UserError when there are credentials, but unusable ones.
     """
     server = os.environ.get("STORAGE_EMULATOR_HOST")
     if server:
@@ -67,20 +67,20 @@ def set_up() -> None:
         import fsspec.config
         import gcsfs.core
 
-        for protocol in ("gs", "gcs"):  # gcsfs's own choice tries gRPC first, and waits a minute if none answers
+        for protocol in ("gs", "gcs"):  # by default gcsfs tries gRPC first, and waits a minute if there is no answer
             fsspec.register_implementation(protocol, gcsfs.core.GCSFileSystem, clobber=True)
 
         fsspec.config.conf["gs"] = {
             "token": _credentials() or "anon",
-            "consistency": "md5",  # checks what was sent
-            "use_listings_cache": False,  # others write there too
+            "consistency": "md5",  # verifies uploads
+            "use_listings_cache": False,  # others write to the bucket too
             "requests_timeout": aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECS, sock_read=_SILENT_SECS),
         }
 
 
 @functools.cache
 def _credentials() -> Any:
-    """Credentials by the standard chain; None where there are none, as public buckets need none."""
+    """The credentials that Google's library finds; None if there are none, as public buckets need none."""
     import google.auth
     from google.auth.exceptions import DefaultCredentialsError
 
@@ -99,7 +99,7 @@ def _credentials() -> Any:
 
 
 def write_unless_changed(path: str, data: bytes, generation: int) -> bool:
-    """Writes a whole object if it still has this generation (0: does not exist). False when others have written it."""
+    """Writes a whole object if it still has this generation (0: does not exist). Returns False if others wrote it."""
     client: Any = filesystem(path)
     bucket, _, name = path.split("://", 1)[1].partition("/")
     place = f"{client._location}/upload/storage/v1/b/{{}}/o"
@@ -113,9 +113,9 @@ def write_unless_changed(path: str, data: bytes, generation: int) -> bool:
 
 @contextlib.contextmanager
 def naming(path: str, *, is_write: bool = False) -> Iterator[None]:
-    """Turns what the client raises for `path` into a UserError that names the bucket, the problem and the role needed.
+    """Turns errors of the client for `path` into a UserError that names the bucket, the problem and the role needed.
 
-    FileNotFoundError passes through where the bucket exists.
+    FileNotFoundError passes through if the bucket exists.
     """
     try:
         with _translated(path, is_write=is_write):
@@ -150,7 +150,7 @@ def _translated(path: str, *, is_write: bool) -> Iterator[None]:
 
 
 def named(error: BaseException, path: str = "files in a bucket", *, is_write: bool = False) -> UserError | None:
-    """The UserError for what a client of Google Cloud Storage, or of a web server, raised; None for other errors."""
+    """The UserError for an error of a client of Google Cloud Storage or a web server; None for other errors."""
     is_ours = type(error).__module__.startswith(_CLIENTS)
     is_forbidden = isinstance(error, OSError) and str(error).startswith("Forbidden")
     if not (is_ours or is_forbidden):

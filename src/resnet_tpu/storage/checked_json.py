@@ -1,7 +1,7 @@
-"""JSON that others may have written: bounded, of the expected types, with or without a checksum of its own.
+"""JSON that others may have written, read with limits and type checks; it may hold its own checksum.
 
-Where there is a checksum, changed content is detected. Whatever the text is, reading it ends soon: with plain values,
-whose numbers fit in 64 bits and whose depth a program can handle, or with ValueError.
+The checksum reveals changed content. Whatever the text is, reading it ends soon: with plain values, whose numbers fit
+in 64 bits and whose nesting is limited, or with ValueError.
 """
 
 import dataclasses
@@ -19,14 +19,14 @@ _MAX_DEPTH = 64
 
 
 def dumps(values: Mapping[str, Any], *, indent: int | None = None, ensure_ascii: bool = True) -> str:
-    """The text of an object, its checksum under the last key, `checksum`."""
+    """The JSON text of an object, with its checksum under a last key, `checksum`."""
     return json.dumps({**values, _CHECKSUM: _checksum(values)}, indent=indent, ensure_ascii=ensure_ascii) + "\n"
 
 
 def loads(text: str) -> dict[str, Any]:
-    """The object in what `dumps` wrote, or in JSON without a checksum, which is trusted.
+    """The object in text from `dumps`, or in JSON without a checksum, which is trusted.
 
-    Raises ValueError when it is not an object, or not the one that was written.
+    Raises ValueError when the text is not a valid object (see `parse`), or the checksum does not match.
     """
     values = parse(text)
     if not isinstance(values, dict):
@@ -38,12 +38,12 @@ def loads(text: str) -> dict[str, Any]:
 
 
 def _checksum(values: Mapping[str, Any]) -> str:
-    # of what is read, not of the text, which anyone may reformat
+    # of the values, not of the text, which anyone may reformat
     return f"{google_crc32c.value(json.dumps(values, sort_keys=True).encode()):08x}"
 
 
 def parse(text: str | bytes) -> Any:
-    """The value of `text`, which is JSON; bytes are UTF-8.
+    """The value of a JSON text; bytes are UTF-8.
 
     Raises ValueError for anything else, for numbers that are not finite, for whole numbers beyond 64 bits, and for
     nesting of more than 64 levels.
@@ -85,9 +85,9 @@ _DECODER = json.JSONDecoder(parse_int=_whole, parse_float=_finite, parse_constan
 
 
 def as_kind(kind: Any, value: Any, where: str) -> Any:
-    """A parsed value as `kind`: a plain type, a list, a dict with text keys, one of these or None, a dataclass of such.
+    """A parsed value as `kind`: a plain type, a list, a dict with str keys, one of these or None, or a dataclass.
 
-    Raises ValueError, which begins with `where`, when the value is of another kind, or has an unknown or a missing key.
+    Raises ValueError, whose message begins with `where`, for a value of another type and for an unknown or missing key.
     """
     outer, inner = typing.get_origin(kind), typing.get_args(kind)
     if kind is Any or type(value) is kind or (kind is float and type(value) is int):

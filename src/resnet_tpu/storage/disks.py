@@ -7,21 +7,21 @@ from collections.abc import Iterator
 from resnet_tpu.errors import UserError
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""Codes of a disk without room: for anything, for this user, in one file."""
+"""Error codes of a disk that has no room: at all, for this user, or in one file."""
 
 UNREACHABLE = (errno.ENOTCONN, errno.ESTALE, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENODEV)
-"""Codes of a disk that was taken away, or whose network is down. No file on it is known to be damaged."""
+"""Error codes of a disk that was removed, or whose network is down. They do not mean that a file is damaged."""
 
 FAILING = (errno.EIO, *UNREACHABLE)
-"""The same, and the code of a disk that is broken, perhaps at this one file."""
+"""The codes in UNREACHABLE, and that of a disk that is broken, perhaps only at this file."""
 
 CONNECT = "Check the disk and the connection to it, then run the same command again."
-"""What to do about these."""
+"""Advice for the errors in FAILING."""
 
 
 @contextlib.contextmanager
 def naming(path: str) -> Iterator[None]:
-    """Sets `filename` to `path` in the OSError of a full or failing disk, where the system gave none."""
+    """Sets `filename` to `path` in the OSError of a full or failing disk, if the system gave none."""
     try:
         yield
     except OSError as error:
@@ -32,7 +32,7 @@ def naming(path: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def reaching(path: str) -> Iterator[None]:
-    """Raises UserError where the disk of `path` cannot be reached: whoever skips damaged files must not skip those."""
+    """Raises UserError if the disk of `path` cannot be reached: code that skips damaged files must not skip these."""
     try:
         yield
     except OSError as error:

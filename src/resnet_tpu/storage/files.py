@@ -16,13 +16,13 @@ from resnet_tpu.storage import buckets, disks
 from resnet_tpu.storage.paths import filesystem, is_remote, join
 
 BLOCK = 8 << 20
-"""Bytes of a file in a bucket that are requested at a time, where more than a few are needed."""
+"""Bytes per request for a file in a bucket, unless only a few are needed."""
 _REQUESTS = 16
 """Files in a bucket that are deleted or copied at the same time."""
 
 
 def _info(path: str) -> dict[str, Any] | None:
-    """What a store says about a file or folder; None when there is none. Raises UserError when there is no bucket."""
+    """The store's metadata of a file or folder; None when there is none. Raises UserError when there is no bucket."""
     with contextlib.suppress(FileNotFoundError), buckets.naming(path):
         return cast("dict[str, Any]", filesystem(path).info(path))
     return None
@@ -31,7 +31,7 @@ def _info(path: str) -> dict[str, Any] | None:
 def exists(path: str) -> bool:
     """Whether there is a file or folder at `path`."""
     if not is_remote(path):
-        return os.path.exists(path)  # noqa: PTH110 - it says no to text that is too long for a name
+        return os.path.exists(path)  # noqa: PTH110 - False, not an error, for text too long for a name
     return _info(path) is not None
 
 
@@ -95,7 +95,7 @@ def bucket_entries(path: str) -> list[Entry]:
 
 
 def files_below(path: str) -> list[str]:
-    """The sorted paths of the files in the folder `path` and in the folders below it, beginning as `path` does.
+    """The sorted paths of all files in the folder `path` and below it; each begins with `path`.
 
     Links to folders are followed, each folder once. Hidden files and folders are left out.
     """
@@ -166,7 +166,7 @@ class _RemoteFile(io.RawIOBase):
 
 
 def read_range(path: str, start: int, stop: int) -> bytes:
-    """The bytes [start, stop) of a file; fewer where it ends earlier. Many from a bucket are read in parallel."""
+    """The bytes [start, stop) of a file; fewer if it ends earlier. Long ranges in a bucket are read in parallel."""
     if not is_remote(path):
         with Path(path).open("rb") as file:
             file.seek(start)
@@ -189,7 +189,7 @@ def read_ranges(ranges: Sequence[tuple[str, int, int]]) -> list[bytes]:
 def file_state(path: str) -> tuple[int, int]:
     """(size in bytes, version) of a file: any change of its content changes one of them.
 
-    The version is the local modification time in ns, or a digest of what the bucket says about the object.
+    The version is the local modification time in ns, or a digest of the object's metadata in the bucket.
     """
     if not is_remote(path):
         stat = os.stat(path)  # noqa: PTH116  # a million Path objects take seconds
@@ -210,13 +210,13 @@ def _state(info: dict[str, Any]) -> tuple[int, int]:
 
 
 def remove(path: str) -> None:
-    """Deletes a file, where there is one."""
+    """Deletes a file if it exists."""
     with contextlib.suppress(FileNotFoundError), buckets.naming(path, is_write=True):
         filesystem(path).rm_file(path)
 
 
 def remove_dir(path: str) -> None:
-    """Deletes a folder with all that is in it, where there is one."""
+    """Deletes a folder and everything in it, if it exists."""
     if is_remote(path):
         _for_each(remove, _all_in(path))
         return
@@ -227,19 +227,19 @@ def remove_dir(path: str) -> None:
 def _all_in(path: str) -> list[str]:
     """The files in a folder of a bucket and in those below it, or the file `path` itself.
 
-    Clients can delete and move folders too, but take a name such as run[12] for a pattern, which others match.
+    Clients can delete and move folders too, but treat a name such as run[12] as a pattern, which other names match.
     """
     return [join(path, name) if name else path for name in _names_below(path)]
 
 
 def _for_each(use: Callable[[str], None], files: list[str]) -> None:
-    """Calls `use` of each file in a bucket, of several at a time."""
+    """Calls `use` on each file in a bucket, several at a time."""
     with ThreadPoolExecutor(_REQUESTS) as threads:
         list(threads.map(use, files))
 
 
 def read_bytes(path: str) -> bytes:
-    """The whole of a small file, in one request. Raises UserError where its disk or bucket cannot be reached."""
+    """The whole of a small file, in one request. Raises UserError if its disk or bucket cannot be reached."""
     if not is_remote(path):
         with disks.reaching(path):
             return Path(path).read_bytes()
@@ -263,7 +263,7 @@ def read_names(path: str) -> list[str]:
 
 
 def move(path: str, target: str) -> None:
-    """Renames a file or a folder. Those in a bucket are copied, and deleted when all copies are there."""
+    """Renames a file or a folder. In a bucket, files are copied, and deleted once all copies exist."""
     if not is_remote(path):
         filesystem(path).mv(path, target, recursive=True)
         return

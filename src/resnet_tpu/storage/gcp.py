@@ -13,7 +13,7 @@ _LOGIN = (
 
 @contextlib.contextmanager
 def explained(what: str, *, role: str, do: str = "Check the names and the project.") -> Iterator[None]:
-    """Turns errors of Google's libraries in the block into UserErrors about `what`, with the words of the service.
+    """Turns errors of Google's libraries in the block into UserErrors about `what`, with the service's message.
 
     role: what the account needs, named when permission is denied; do: the advice for everything else.
     """
@@ -29,10 +29,10 @@ def explained(what: str, *, role: str, do: str = "Check the names and the projec
 
 
 def refusal(what: str, error: Exception, *, role: str, do: str) -> UserError:
-    """The UserError for an error of google.api_core, which a service answered."""
+    """The UserError for a service's error response, an exception of google.api_core."""
     from google.api_core import exceptions as api
 
-    if isinstance(error, api.Unauthorized):  # by gRPC or by HTTP, as the next
+    if isinstance(error, api.Unauthorized):  # over gRPC or HTTP, like the next
         return UserError(what, _words(error), "credentials that the service accepts", _LOGIN)
     if isinstance(error, api.Forbidden):
         give = f"Give the account the role {role}, or use another account."
@@ -46,7 +46,7 @@ def refusal(what: str, error: Exception, *, role: str, do: str) -> UserError:
 
 
 def _words(error: BaseException) -> str:
-    """What the error says, on one line and without its full stop; after a timeout also its cause."""
+    """The message of the error, on one line and without its full stop; after a timeout also its cause."""
     text = str(error).strip() or type(error).__name__
     cause = error.__cause__
     for deeper in getattr(cause, "exceptions", ())[-1:]:
@@ -55,9 +55,9 @@ def _words(error: BaseException) -> str:
 
 
 def project_of(given: str) -> str:
-    """The project that was given, else the one of the credentials on this machine.
+    """The project given, or else that of the credentials on this machine.
 
-    Raises UserError when there are no credentials or they name none.
+    Raises UserError when there are no credentials, or they name no project.
     """
     if given:
         return given

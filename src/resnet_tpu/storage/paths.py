@@ -1,4 +1,4 @@
-"""What a path means: local, or `gs://...` in a bucket."""
+"""Paths, local or `gs://...` in a bucket, and their file systems."""
 
 import os
 import posixpath
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def cache_dir() -> str:
-    """The user's folder for what can be made or fetched again. Raises UserError when there is no home folder."""
+    """The user's folder for files that can be made or fetched again. Raises UserError when there is no home folder."""
     if not (caches := os.environ.get("XDG_CACHE_HOME")):
         try:
             caches = str(Path.home() / ".cache")
@@ -35,7 +35,7 @@ def filesystem(path: str) -> "fsspec.AbstractFileSystem":
 
     import fsspec
 
-    if not is_remote(path):  # fsspec would take `a:b` and `a::b` for more than names
+    if not is_remote(path):  # fsspec would read a meaning into names such as `a:b` and `a::b`
         return fsspec.filesystem("file")
     try:
         return fsspec.core.url_to_fs(path)[0]
@@ -50,10 +50,10 @@ def join(path: str, *parts: str) -> str:
 
 
 def parent_of(path: str) -> str:
-    """The folder in which a file is; of a name alone the working directory."""
+    """The folder that holds a file; for a bare name the working directory."""
     return os.path.dirname(path) or "."  # noqa: PTH120  # the path may be in a bucket
 
 
 def absolute(path: str) -> str:
-    """The path independent of the working directory."""
+    """The path, made independent of the working directory."""
     return path.rstrip("/") if is_remote(path) else os.path.abspath(path)  # noqa: PTH100

@@ -1,4 +1,4 @@
-"""Files and folders that appear whole or not at all, local or in a bucket."""
+"""Writes files and folders, local or in a bucket, that appear whole or not at all."""
 
 import contextlib
 import fcntl
@@ -26,15 +26,15 @@ def make_dir(path: str) -> None:
     try:
         filesystem(path).makedirs(path, exist_ok=True)
     except FileExistsError:
-        check_writable(path)  # says that it is a file
+        check_writable(path)  # its error says that `path` is a file
         raise
 
 
 def check_writable(path: str, instead: str = "choose another folder") -> None:
-    """Raises UserError when the folder `path` cannot be written to or, if it does not exist, be made.
+    """Raises UserError when the folder `path` cannot be written to or, if it does not exist, cannot be made.
 
     The reason is a file at or above `path`, missing permission, or a bucket that does not exist.
-    instead: what to do about a missing permission other than giving it.
+    instead: the advice for a missing permission, other than to grant it.
     """
     if not is_remote(path):
         absolute = Path(path).absolute()
@@ -77,7 +77,7 @@ def check_room(folder: str, num_bytes: int) -> None:
     if is_remote(folder):
         return
     size, _, free = shutil.disk_usage(folder)
-    if size and free < num_bytes:  # some file systems in user space do not tell: all is 0
+    if size and free < num_bytes:  # some file systems in user space report 0 for everything
         raise UserError(
             f"Disk of {folder}", f"{free / 1e6:.3f} MB of free space", f"at least {num_bytes / 1e6:.3f} MB",
             "Make room, then run the same command again.",
@@ -88,10 +88,10 @@ def check_room(folder: str, num_bytes: int) -> None:
 def write_whole(path: str) -> Iterator[IO[bytes]]:
     """Opens a file for writing that appears under its name only when whole: written aside, synced, renamed.
 
-    When the block raises, `path` stays as it was. A link stays, and the file that it leads to is replaced. A device
-    such as /dev/null, or a pipe, is written to.
+    If the block raises, `path` stays as it was. If `path` is a link, its target is replaced. If it is a device such as
+    /dev/null, or a pipe, it is written to directly.
     """
-    if is_remote(path):  # uploaded when whole: not every store discards what was sent of an upload that broke off
+    if is_remote(path):  # uploaded when whole: not every store discards the part of an upload that broke off
         with disks.naming(tempfile.gettempdir()), tempfile.NamedTemporaryFile() as whole:
             yield cast("IO[bytes]", whole)
             whole.flush()
@@ -134,7 +134,7 @@ def folder_aside(parent: str, name: str) -> Iterator[str]:
     """
     prefix, suffix = f".{name}.", ".partial"
     with _made(parent), contextlib.ExitStack() as stack:
-        with _lock(parent, fcntl.LOCK_EX):  # so that nobody takes a new folder for a leftover
+        with _lock(parent, fcntl.LOCK_EX):  # so that no process takes a new folder for a leftover
             for left in list_dir(parent):
                 if left.startswith(prefix) and left.endswith(suffix):
                     _delete_unless_locked(join(parent, left))
@@ -182,7 +182,7 @@ def _made(folder: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _lock(folder: str, operation: int) -> Iterator[bool | None]:
-    """Whether a folder could be locked, until the block or the process ends. None where folders have no locks."""
+    """Locks a folder until the block or the process ends. Yields whether it could; None if folders have no locks."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, operation)
@@ -215,7 +215,7 @@ def write_text(path: str, text: str) -> None:
 
 
 def append_text(path: str, text: str) -> None:
-    """Adds text to the end of a file, which is made if missing. What others add meanwhile is kept.
+    """Adds text to the end of a file, which is made if missing. Text that others add meanwhile is kept.
 
     Objects in a bucket cannot grow: there the whole file is written again, from its newest content.
     """

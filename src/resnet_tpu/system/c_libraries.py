@@ -1,6 +1,6 @@
 """The optional C libraries: how they are compiled, and what turns them off.
 
-The build hook (hatch_build.py) compiles them before the package and its dependencies are installed: none is imported.
+The build hook (hatch_build.py) uses this module before the dependencies are installed, so it imports none of them.
 """
 
 import ctypes
@@ -21,7 +21,7 @@ def are_off() -> bool:
 
 
 class BuildError(Exception):
-    """What the compiler or the loader said."""
+    """A failure to compile or load a library, with the message of the compiler or the loader."""
 
 
 def compile_library(
@@ -29,8 +29,8 @@ def compile_library(
 ) -> Path:
     """Compiles the sources in `folder` to `output`, replacing what is there. Raises BuildError.
 
-    With `loads`, also raises it when the result cannot be loaded, because a library lacks what is needed. CC, CPPFLAGS,
-    CFLAGS and LDFLAGS of the environment are used; `flags` override theirs.
+    With `loads`, also raises BuildError when the result cannot be loaded, as when another library lacks a symbol. CC,
+    CPPFLAGS, CFLAGS and LDFLAGS of the environment are used; `flags` override CFLAGS.
     """
     compiler = [*(_words_in("CC") or ["cc"]), *_words_in("CPPFLAGS"), *_words_in("CFLAGS"), *flags, "-fPIC", "-shared"]
     sources = [str(path) for path in sorted(folder.glob("*.c"))]

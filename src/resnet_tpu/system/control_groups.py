@@ -11,7 +11,7 @@ ROOT = Path("/sys/fs/cgroup")
 
 
 def memory_left() -> list[int]:
-    """Bytes that the limits leave free: for each group of a process that has one, and those above it."""
+    """Bytes left under each memory limit: those of this process's groups, and of the groups above them."""
     left = []
     for group, is_first in _groups("memory"):
         names = ("memory.limit_in_bytes", "memory.usage_in_bytes") if is_first else ("memory.max", "memory.current")
@@ -22,18 +22,18 @@ def memory_left() -> list[int]:
 
 
 def cores_allowed() -> list[float]:
-    """CPU seconds allowed per second: for each group of a process that has such a limit, and those above it."""
+    """CPU seconds allowed per second, by each limit: those of this process's groups, and of the groups above them."""
     allowed = []
     for group, is_first in _groups("cpu"):
         names = ("cpu.cfs_quota_us", "cpu.cfs_period_us") if is_first else ("cpu.max",)
         limit = " ".join(read(group / name) for name in names).split()
-        if len(limit) == 2 and all(map(str.isdecimal, limit)):  # "max", or -1 in the first version: no limit
+        if len(limit) == 2 and all(map(str.isdecimal, limit)):  # "max", or -1 in version 1: no limit
             allowed.append(int(limit[0]) / int(limit[1]))
     return allowed
 
 
 def _groups(controller: str) -> Iterator[tuple[Path, bool]]:
-    """The folders that may describe a group of the process, and whether they are of the first version of groups."""
+    """The folders that may describe a group of the process, and whether they belong to version 1 of control groups."""
     for line in read(MEMBERSHIPS).splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers and controller not in controllers.split(","):
@@ -50,7 +50,7 @@ def _given_up(statistics: str) -> int:
 
 
 def read(path: Path) -> str:
-    """The text of a file of the kernel; nothing where there is none."""
+    """The text of a file of the kernel; empty if there is none."""
     try:
         return path.read_text()
     except OSError:

@@ -29,7 +29,7 @@ def cpu_secs_of_family() -> float:
 def cpu_secs_per_core() -> float:
     """CPU seconds of all programs since the machine started, on each of the cores that this process may run on.
 
-    0 where it is not known: without /proc (not Linux), and in containers whose cores have numbers of their own there.
+    0 if that is unknown: without /proc (not Linux), and in containers in which /proc numbers the cores differently.
     """
     try:
         rows = [line.split() for line in (_PROC / "stat").read_text().splitlines() if line.startswith("cpu")]

@@ -1,4 +1,4 @@
-"""What this machine offers to this process, and how the process uses its memory."""
+"""The cores and devices that this process may use, and how it handles freed memory."""
 
 import ctypes
 import functools
@@ -22,18 +22,18 @@ def num_cores() -> int:
 
 
 def cores_of_container() -> int | None:
-    """Cores that the CPU time allowed to this process's container keeps busy, rounded up; None if it has no limit."""
+    """The limit on the CPU time of this process's container, in cores, rounded up; None if there is no limit."""
     return math.ceil(min(control_groups.cores_allowed(), default=0)) or None
 
 
 def is_linux_x86_64() -> bool:
-    """Whether oneDNN and libtpu can be had from pip: they are made for this system alone."""
+    """Whether this is Linux on x86-64, the only system for which pip has oneDNN and libtpu."""
     return (platform.system(), platform.machine()) == ("Linux", "x86_64")
 
 
 def installed_version(package: str) -> str | None:
-    """The version of a package, by its name for pip; None where it is not installed."""
-    import importlib.metadata  # most programs ask for none
+    """The version of a package, named as for pip; None if it is not installed."""
+    import importlib.metadata  # here, because most programs ask for no version
 
     try:
         return importlib.metadata.version(package)
@@ -64,10 +64,10 @@ def _has_devices(*patterns: str) -> bool:
 def keep_memory() -> bool:
     """From now on, keeps freed memory in the process for reuse, in huge pages. Returns whether it does.
 
-    XLA allocates the memory of each step again, on a CPU from the C library, which would return gigabytes to the system
-    and get them back as pages of 4 kB, one by one. Half of the machine's memory may lie in huge pages; none of it is
-    taken before it is used. Only for Linux with glibc: elsewhere nothing is changed, nor where the user has malloc
-    settings in the environment (GLIBC_TUNABLES).
+    XLA allocates the memory of each step anew. On a CPU it does so through the C library, which would return gigabytes
+    to the system and get them back as pages of 4 kB, one by one. Up to half of the machine's memory may lie in huge
+    pages; none of it is taken before it is used. Changes nothing on systems other than Linux with glibc, or if the user
+    has malloc settings in the environment (GLIBC_TUNABLES).
     """
     if "glibc.malloc" in os.environ.get("GLIBC_TUNABLES", ""):
         return False

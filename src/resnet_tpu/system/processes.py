@@ -1,7 +1,7 @@
-"""Worker processes, each with a pipe of its own, which end with this process however it ends.
+"""Worker processes, each with its own pipe, which end when this process ends, however it ends.
 
-Not a `ProcessPoolExecutor`: a worker killed while others are being started leaves it waiting for ever. Here nothing but
-a pipe is shared with each worker, and a pipe that closes tells that its worker died.
+Not a `ProcessPoolExecutor`, which waits for ever if a worker is killed while others are being started. Here only a pipe
+is shared with each worker, and a pipe that closes shows that its worker died.
 """
 
 import atexit
@@ -27,14 +27,14 @@ CONTEXT = multiprocessing.get_context("spawn")  # a fork of a process with threa
 class Crew:
     """Processes at the other ends of `connections`.
 
-    Each runs `work(connection, *arguments)` until that returns or meets the end of the connection. `work` must be
-    importable, `arguments` are copied. A process that dies closes its connection: using it raises EOFError or OSError.
+    Each runs `work(connection, *arguments)` until that returns or reaches the end of the connection. `work` must be
+    importable; `arguments` are copied. A process that dies closes its connection: using it raises EOFError or OSError.
     """
 
     def __init__(self, count: int, work: Callable[..., None], arguments: tuple[Any, ...]) -> None:
         self.connections: list[Connection] = []
         self._processes: list[SpawnProcess] = []
-        atexit.register(self.close)  # before Python would wait for them
+        atexit.register(self.close)  # runs before Python would wait for them
         try:
             with _signals_held_back(), _program_left_out():
                 for _ in range(count):
@@ -49,7 +49,7 @@ class Crew:
             raise
 
     def close(self, patience_secs: float = 0) -> None:
-        """Ends the processes, after `patience_secs` by force. Harmless when repeated."""
+        """Ends the processes, by force after `patience_secs`. Harmless when repeated."""
         if patience_secs:
             for connection in self.connections:
                 connection.close()
@@ -66,9 +66,9 @@ class Crew:
 def _signals_held_back() -> Iterator[None]:
     """Processes started in the block never see signals to the whole group, not even while they load; the parent does.
 
-    The parent may need its workers to end well, as training does, which saves first.
+    On such a signal the parent may still need its workers: training first saves a checkpoint.
     """
-    resource_tracker.ensure_running()  # else starting the first process would start it, and unblock them
+    resource_tracker.ensure_running()  # else the first process would start it, and so unblock the signals
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signals.ENDING)
     try:
         yield
@@ -78,7 +78,7 @@ def _signals_held_back() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _program_left_out() -> Iterator[None]:
-    """Processes started in the block do not run the program's own file, as Python would do: it may do anything."""
+    """Keeps processes started in the block from running the program's own file, as Python would: it may do anything."""
     program = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")
     try:

@@ -1,4 +1,4 @@
-"""How a program of this package runs: its log on stderr, and an exit code that says how it ended."""
+"""Runs a program of this package: with its log on stderr, and an exit code that says how it ended."""
 
 import atexit
 import contextlib
@@ -31,19 +31,19 @@ _SOON_SECS = 0.05
 
 
 def run_program(work: Callable[[Sequence[str]], object], arguments: Sequence[str] | None = None) -> int:
-    """Does the work of a program and returns its exit code; what the user can fix becomes a message on stderr.
+    """Runs a program and returns its exit code; an error that the user can fix becomes a message on stderr.
 
     0: done. 2: a UserError. 3: another of several processes was lost. 130, 143, 129: ended by Ctrl-C, SIGTERM, SIGHUP,
-    which all leave as little behind. Bugs of ours pass through: Python shows the traceback and exits with 1.
-    Without arguments, those of the process are used, which must then exit with the returned code: signals no longer
-    change it.
+    which all clean up. Our own bugs pass through: Python shows the traceback and exits with 1.
+    Without `arguments`, those of the process are used. The process must then exit with the returned code: signals no
+    longer change it.
     """
     is_process = arguments is None
     if is_process:
         _open_missing_streams()
     if is_process and isinstance(sys.stdout, io.TextIOWrapper):
-        with contextlib.suppress(OSError):  # fails where stdout has changed its kind since Python began
-            sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: what a terminal cannot show is not an error
+        with contextlib.suppress(OSError):  # fails if stdout has changed its kind since Python began
+            sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: what a terminal cannot show is no error
     code = 0
     try:
         with _log_to_stderr(), _terminating():
@@ -62,9 +62,9 @@ def run_program(work: Callable[[Sequence[str]], object], arguments: Sequence[str
 
 
 def _open_missing_streams() -> None:
-    """Opens nowhere in place of standard streams that the program was started without, as by `>&-`.
+    """Opens /dev/null for each standard stream that the program was started without, as with `>&-`.
 
-    Otherwise the next file that is opened would be taken for stdout by C libraries, and printing would fail.
+    Otherwise C libraries would take the next file that is opened for stdout, and printing would fail.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):  # in the order of their numbers
         if getattr(sys, name) is None:
@@ -95,9 +95,9 @@ def _explain(error: BaseException) -> int | None:
 
 
 def as_user_error(error: Exception) -> UserError | None:
-    """The UserError for an error from far below the code that knows what was asked; None for our own bugs."""
+    """The UserError for a low-level error that the user can fix, such as a full disk; None for our own bugs."""
     return (
-        buckets.named(error)  # whose clients raise OSErrors too
+        buckets.named(error)  # first, as its clients raise OSErrors too
         or _of_files(error)
         or _no_temporary_folder(error)
         or _out_of_memory(error)
@@ -106,7 +106,7 @@ def as_user_error(error: Exception) -> UserError | None:
 
 
 def _end_at_once(code: int) -> None:
-    """From now on a signal ends the process with `code` at once, as Python itself would a second later."""
+    """From now on a signal ends the process at once with `code`, with which Python would exit a second later anyway."""
     for number in signals.ending():
         signal.signal(number, lambda *_: os._exit(code))
         # Python drops handlers before it frees its modules, which takes most of that second
@@ -114,7 +114,7 @@ def _end_at_once(code: int) -> None:
 
 
 def _say(what: object) -> None:
-    with contextlib.suppress(OSError):  # stderr may be on a full disk: the exit code tells too
+    with contextlib.suppress(OSError):  # stderr may be on a full disk: the exit code remains
         print(what, file=sys.stderr)
 
 
@@ -141,7 +141,7 @@ def _is_nowhere() -> bool:
 
 
 def _no_temporary_folder(error: Exception) -> UserError | None:
-    """The error if temporary files can be written nowhere, as in a read-only container; None for other errors."""
+    """The error if no folder can hold temporary files, as in a read-only container; None for other errors."""
     if "No usable temporary directory" not in f"{error.__cause__ or error}":  # Matplotlib raises an error of its own
         return None
     do = "Set TMPDIR to a folder that can be written to."
@@ -149,7 +149,7 @@ def _no_temporary_folder(error: Exception) -> UserError | None:
 
 
 def _out_of_memory(error: Exception) -> UserError | None:
-    """The error for a device or a machine that has less memory than was asked of it; None for others."""
+    """The error for a device or a machine that has too little memory; None for others."""
     if not is_lack_of_memory(error):
         return None
     do = "Lower train_batch_size or eval_batch_size (max_batch_size of a server), or raise gradient_accumulation_steps."
@@ -169,7 +169,7 @@ def _no_device(error: Exception) -> UserError | None:
 
 
 def _drop_output() -> None:
-    """Drops what cannot be written to stdout, which Python would try again, with an error, when the program ends."""
+    """Drops output that cannot be written to stdout: Python would try again at exit, and report an error."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -178,7 +178,7 @@ def _drop_output() -> None:
 
 @contextlib.contextmanager
 def _terminating() -> Iterator[None]:
-    """In the block, a signal raises, where it would end the program at once and leave half-written files behind."""
+    """In the block, a signal raises SystemExit instead of ending the program at once, with half-written files left."""
 
     def leave(number: int, _: object) -> None:
         if number == signal.SIGHUP:
@@ -201,7 +201,7 @@ def _terminating() -> Iterator[None]:
 class _SignalAgain:
     """A `sys.unraisablehook` that resends a signal whose exception was raised where Python only prints exceptions.
 
-    That is so in callbacks of the garbage collector, of which JAX has one: the signal would be lost.
+    Python does so in callbacks of the garbage collector, of which JAX has one: the signal would be lost.
     """
 
     def __init__(self, otherwise: "Callable[[sys.UnraisableHookArgs], object]") -> None:
@@ -221,7 +221,7 @@ class _SignalAgain:
             try:
                 threading.Timer(delay, os.kill, (os.getpid(), number)).start()
                 return
-            except (KeyboardInterrupt, SystemExit):  # and it was: on a busy machine this takes longer
+            except (KeyboardInterrupt, SystemExit):  # it was raised in here: a busy machine takes longer
                 delay += 0.05
 
 
@@ -231,7 +231,7 @@ class _StderrHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         try:
             print(self.format(record), file=sys.stderr, flush=True)
-        except BrokenPipeError:  # whoever read the log has gone; what is logged while saving must not end that
+        except BrokenPipeError:  # the reader of the log has gone; a log line must not end the work, such as saving
             signals.discard(2)
         except OSError:  # a closed terminal; or a full disk, which costs log lines but not the work
             signals.drop_lost_terminal()
@@ -239,10 +239,10 @@ class _StderrHandler(logging.Handler):
 
 @contextlib.contextmanager
 def _log_to_stderr() -> Iterator[None]:
-    """Shows this package's own log lines, and of other packages only warnings, as Python does.
+    """Shows this package's own log lines, but only warnings of other packages, as Python does.
 
-    Shows nothing from Orbax, which logs every error with its traceback, and raises it as well; nor what Pillow warns of
-    in odd files: what matters of it is said where the file is named.
+    Hides Orbax's log, as Orbax logs every error with its traceback and also raises it. Hides Pillow's warnings of odd
+    files: what matters is reported where the file is named.
     """
     warnings.filterwarnings("ignore", module="PIL")
     logging.getLogger("absl").setLevel(logging.CRITICAL)

@@ -9,7 +9,7 @@ ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def ending() -> list[signal.Signals]:
-    """Those of ENDING that this process was not started to ignore, as under `nohup` or a shell's `&`."""
+    """The signals in ENDING except those that the process was started to ignore, as under `nohup` or a shell's `&`."""
     return [number for number in ENDING if signal.getsignal(number) != signal.SIG_IGN]
 
 
@@ -19,7 +19,7 @@ def exit_code_after(number: int) -> int:
 
 
 def drop_lost_terminal() -> None:
-    """Discards from now on what is written to stdout or stderr where that was a terminal that is now closed.
+    """From now on discards output to stdout or stderr if it goes to a terminal that has been closed.
 
     Otherwise each line would raise OSError, in a program that still has to save its work.
     """
@@ -29,7 +29,7 @@ def drop_lost_terminal() -> None:
 
 
 def discard(descriptor: int) -> None:
-    """From now on, what is written to this descriptor is discarded."""
+    """From now on discards output to this descriptor."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, descriptor)
     os.close(nowhere)

@@ -1,4 +1,4 @@
-"""What is printed to stdout and stderr, and what long work shows on a terminal while it lasts."""
+"""Consoles for stdout and stderr, and the progress line that long work shows on a terminal."""
 
 import sys
 
@@ -6,11 +6,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
 
 WIDE = 1000
-"""Columns of a file or a pipe, by default: enough that nothing is wrapped and no name is cut."""
+"""Default width of a file or a pipe, in columns: enough that nothing is wrapped and no name is cut."""
 
 
 class OutputConsole(Console):
-    """stdout or stderr: the terminal, or a file or a pipe in its place, which is `wide` columns wide."""
+    """stdout or stderr: a terminal with its own width, or a file or a pipe of `wide` columns."""
 
     def __init__(self, *, stderr: bool = False, wide: int = WIDE) -> None:
         stream = sys.stderr if stderr else sys.stdout
@@ -22,10 +22,10 @@ class OutputConsole(Console):
 
 
 def live_line(*more: ProgressColumn, console: Console, is_shown: bool = True) -> Progress:
-    """A progress line on a terminal, gone when the work has ended: what, how far, the time left, and `more`.
+    """A progress line on a terminal, removed when the work ends: the task, its progress, the time left, and `more`.
 
-    Nothing is shown elsewhere: not in a notebook, where it needs a widget, nor in a file, whose readers do not want
-    every state of it. rich alone would show it there if the environment said so: CI and shell cells set FORCE_COLOR.
+    Nothing is shown elsewhere: a notebook would need a widget, and readers of a file do not want every state of the
+    line. By itself, rich would show it there if FORCE_COLOR is set, as CI and shell cells do.
     """
     is_terminal = console.is_terminal and console.file.isatty()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), *more)

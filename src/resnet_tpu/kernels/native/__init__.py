@@ -1,7 +1,7 @@
-"""The optional C library: the layers of a training on a CPU, with oneDNN's convolutions.
+"""The optional C library, which computes layers in training on a CPU, with oneDNN's convolutions.
 
-It exists if a C compiler was available when the package was installed (build.py). oneDNN 3 comes with the package if
-pip has it, else with the system. Both are used unless RESNET_TPU_NATIVE=0 is set in the environment.
+It exists if a C compiler was available when the package was installed (build.py). oneDNN 3 comes from pip where pip has
+it, else from the system. Both are used unless RESNET_TPU_NATIVE=0 is set in the environment.
 """
 
 import contextlib
@@ -83,7 +83,7 @@ def padding_before(size: int) -> int:
 
 
 def locate_onednn() -> bytes:
-    """What to ask the loader for: the library that came with the package, or else the system's."""
+    """The path or name of oneDNN for the dynamic loader: the library that pip installed, or else the system's."""
     with contextlib.suppress(metadata.PackageNotFoundError):
         for file in metadata.files("onednn-cpu-gomp") or ():
             if file.name == _ONEDNN and (path := Path(str(file.locate())).resolve()).exists():
@@ -98,6 +98,6 @@ def _name(target: str) -> str:
 def call(
     target: str, results: list[tuple[tuple[int, ...], DTypeLike]], *arguments: jax.Array, settings: list[int]
 ) -> Sequence[jax.Array]:
-    """The results, of these shapes and types, of one of TARGETS."""
+    """Calls `target`, one of TARGETS. results: the (shape, dtype) of each array that it returns."""
     shapes = [jax.ShapeDtypeStruct(shape, jnp.dtype(dtype)) for shape, dtype in results]
     return jax.ffi.ffi_call(_name(target), shapes)(*arguments, settings=np.array(settings, np.int64))

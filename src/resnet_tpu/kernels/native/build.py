@@ -1,6 +1,6 @@
 """Compiles the C library, for the build hook (hatch_build.py), which runs this file before the package is installed.
 
-Needs a C compiler and jaxlib's headers, but nothing of oneDNN.
+Needs a C compiler and jaxlib's headers, but not oneDNN.
 """
 
 import importlib.util
@@ -22,7 +22,7 @@ def build(output: Path = LIBRARY, *flags: str, headers: Path | None = None) -> P
 
 
 def locate_headers() -> Path:
-    """The folder with XLA's headers in jaxlib, as `jax.ffi.include_dir()`, without importing it. Raises BuildError."""
+    """The folder with XLA's headers, that of `jax.ffi.include_dir()`, without importing JAX. Raises BuildError."""
     jaxlib = importlib.util.find_spec("jaxlib")
     if jaxlib is None or not jaxlib.submodule_search_locations:
         raise BuildError("jaxlib, which has XLA's headers, is not installed")

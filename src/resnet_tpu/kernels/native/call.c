@@ -1,4 +1,4 @@
-/* XLA's side: its question for the version, errors, its threads, and memory of each thread. */
+/* The interface to XLA: its version query, errors, its threads, and memory of each thread. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -10,7 +10,7 @@ int interface_version(void) { return 3; }
 int answered(Call *call) {
     if (call->extension_start && call->extension_start->type == XLA_FFI_Extension_Metadata) {
         XLA_FFI_Metadata *asked = ((XLA_FFI_Metadata_Extension *)call->extension_start)->metadata;
-        /* What this was compiled for: XLA says whether that fits. */
+        /* The version that this was compiled for; XLA checks whether it is compatible. */
         asked->api_version.major_version = XLA_FFI_API_MAJOR;
         asked->api_version.minor_version = XLA_FFI_API_MINOR;
         asked->traits = 0;
@@ -65,7 +65,7 @@ int64_t num_threads(const Call *call) {
     return call->api->XLA_FFI_ThreadPool_NumThreads(&asked) || threads < 1 ? 1 : threads;
 }
 
-/* This thread works too and waits only for what another has begun: threads that wait in here cannot use all up. */
+/* This thread works too, and waits only for items that others have begun, so waiting threads cannot block the pool. */
 void parallel(const Call *call, int64_t count, void (*work)(void *, int64_t), void *task) {
     int64_t threads = num_threads(call);
     Loop *loop = count > 1 && threads > 1 ? malloc(sizeof *loop) : NULL;

@@ -1,5 +1,5 @@
-/* A convolution, its input normalised and activated on the way in and its output measured on the way out, and the
-   gradient of all that. A few images at a time: what is between the steps stays in the cache. */
+/* A convolution that normalises and activates its input and computes the statistics of its output, and its gradient.
+   It works on a few images at a time, so that intermediate results stay in the cache. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,7 +14,7 @@ typedef struct {
     int64_t flags, per_chunk, chunks;
     Buffer *x, *y, *gradient, *dx, *beside;
     Norm norm, measured;
-    char *kernel; /* as oneDNN wants it */
+    char *kernel; /* in oneDNN's layout */
     char *kernels; /* gradients of all chunks */
     size_t kernel_bytes;
     float *sums; /* [chunks, 2, channels] */
@@ -28,8 +28,8 @@ static void set_geometry(Task *task, Buffer *x, Buffer *kernel, Buffer *y) {
     g->stride = settings[0], g->before = settings[1], task->flags = settings[2];
 }
 
-/* Equal parts of the batch, no fewer than threads: few enough images to stay in the cache, unless the gradients of the
-   kernel, one for each part, would then be too large. */
+/* Splits the batch into equal chunks, at least one per thread. A chunk fits in the cache, unless the gradients of the
+   kernel, one per chunk, would then be too large. */
 static void set_chunks(Task *task, int64_t kernel_bytes) {
     const Geometry *g = &task->geometry;
     int64_t image = (image_size(g->in) + image_size(g->out)) * item_size(g->dtype), n = g->in.images;
@@ -49,7 +49,7 @@ static Geometry geometry_of_chunk(const Task *task) {
 
 static int64_t rows(Shape shape) { return shape.images * shape.height * shape.width; }
 
-/* The images of a chunk, normalised and activated if they have to be. */
+/* The images of a chunk, normalised and activated if NORMED. */
 static void *input_of_chunk(Task *task, const Geometry *own, void *x) {
     if (!(task->flags & NORMED)) return x;
     void *normed = scratch(SCRATCH_INPUT, rows(own->in) * own->in.channels * item_size(own->dtype));
@@ -90,7 +90,7 @@ static void merge_chunks(const Task *task, float *mean, float *var) {
     for (int64_t c = 0; c < channels; c++) var[c] /= count;
 }
 
-/* The kernel in oneDNN's form for this direction, in new memory. */
+/* Puts the kernel into new memory, in oneDNN's layout for this direction. */
 static const char *take_kernel(Task *task, Direction direction, void *plain) {
     Geometry own = geometry_of_chunk(task);
     const Convolution *convolution = find_convolution(&own, direction);

@@ -1,4 +1,4 @@
-/* What the files of this library share. Images are NHWC, kernels HWIO float32, activations float32 or bfloat16.
+/* Shared by the files of this library. Images are NHWC, kernels HWIO float32, activations float32 or bfloat16.
    XLA's C interface is that of jaxlib's own header. */
 #ifndef RESNET_TPU_MODELS_NATIVE_H
 #define RESNET_TPU_MODELS_NATIVE_H
@@ -11,14 +11,14 @@
 typedef XLA_FFI_CallFrame Call;
 typedef XLA_FFI_Buffer Buffer;
 
-/* The same code for several processors; the one that runs it is found out when the library is loaded. */
+/* Compiles a function for several kinds of processor; the loader picks the version for the one at hand. */
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
 #define FAST __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #else
 #define FAST
 #endif
 
-/* A function that XLA calls: answers its question for the version, then does `body`, which gives an error or NULL. */
+/* A function that XLA calls: answers its version query, or else runs `body`, which returns an error or NULL. */
 #define XLA_FUNCTION(name, body)                                                                                       \
     XLA_FFI_Error *name(Call *call) {                                                                                  \
         if (answered(call)) return NULL;                                                                               \
@@ -32,7 +32,7 @@ XLA_FFI_Error *failure(const Call *call, const char *message);
 int64_t num_threads(const Call *call);
 void parallel(const Call *call, int64_t count, void (*work)(void *task, int64_t i), void *task);
 
-/* Memory of this thread, 64-byte aligned, which the next call with the same slot gives away again. NULL: no memory. */
+/* Memory of this thread, 64-byte aligned, which the next call with the same slot reuses. NULL: no memory. */
 enum { SCRATCH_INPUT, SCRATCH_THINNED, SCRATCH_GRADIENT, SCRATCH_LIBRARY, SCRATCH_ROWS, NUM_SCRATCH };
 void *scratch(int slot, size_t bytes);
 
@@ -52,7 +52,7 @@ static inline Shape shape_of(const Buffer *buffer) {
 }
 
 static inline int64_t image_size(Shape shape) { return shape.height * shape.width * shape.channels; }
-/* The numbers that `call` of __init__.py hands over. */
+/* The `settings` that `call` in __init__.py passes. */
 static inline const int64_t *settings_of(const Call *call) { return ((XLA_FFI_Array *)call->attrs.attrs[0])->data; }
 
 static inline size_t item_size(int dtype) { return dtype == XLA_FFI_DataType_F32 ? 4 : 2; }
@@ -66,11 +66,11 @@ static inline Norm norm_at(const Call *call, int i) {
     return norm;
 }
 
-/* Passes over `rows` rows of `channels` values of type `dtype`; see rows.c. Sums are added to what is there. */
+/* Passes over `rows` rows of `channels` values of type `dtype`; see rows.c. Sums are added to the values there. */
 void norm_relu(int dtype, const void *x, void *y, int64_t rows, int64_t channels, Norm norm);
 void norm_relu_gradient(
     int dtype, const void *x, void *gradient, int64_t rows, int64_t channels, Norm norm, float *d_factor, float *d_bias);
-/* out: the gradient, plus what comes by mean and variance: (y - mean) * factor + bias. */
+/* out: the gradient, plus the part that comes through mean and variance: (y - mean) * factor + bias. */
 void norm_statistics_gradient(
     int dtype, const void *y, const void *gradient, void *out, int64_t rows, int64_t channels, Norm norm);
 void add_rows(int dtype, const void *x, void *y, int64_t size);

@@ -1,4 +1,4 @@
-/* oneDNN 3, loaded at run time: its C interface as far as it is used here. */
+/* oneDNN 3, loaded at run time: the part of its C interface that is used here. */
 #include "onednn.h"
 
 #include <dlfcn.h>
@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The names in every glibc, or what is linked with 2.34 needs 2.34. */
+/* Symbol versions that every glibc has: otherwise a library linked with glibc 2.34 needs 2.34. */
 #if defined(__x86_64__) && defined(__GLIBC__)
 __asm__(".symver dlopen, dlopen@GLIBC_2.2.5");
 __asm__(".symver dlsym, dlsym@GLIBC_2.2.5");
@@ -55,7 +55,7 @@ static Handle engine, attributes;
 struct Convolution {
     Geometry geometry;
     Direction direction;
-    int is_thinned; /* whether oneDNN is given only the pixels of the input that the stride would leave */
+    int is_thinned; /* whether oneDNN is given only the pixels of the input that the stride would keep */
     Handle primitive, reorder;
     Handle input, kernel, output, plain, scratchpad, reorder_scratchpad; /* descriptions of memory */
     const Convolution *next;
@@ -85,7 +85,7 @@ static int load(const char *path) {
            !dnnl.primitive_attr_set_scratchpad_mode(attributes, USER_SCRATCHPAD);
 }
 
-/* The stream of this thread. The library's own threads are not used: `parallel` gives each of XLA's a part. */
+/* The stream of this thread. oneDNN's own threads are not used: `parallel` gives each of XLA's threads a part. */
 static Handle own_stream(void) {
     static __thread Handle stream;
     if (!stream) {
@@ -101,13 +101,13 @@ static Handle describe(const int64_t dims[4], int type, int tag) {
 }
 
 /* oneDNN 3.2 writes past the end of its scratchpad in the kernel's gradient of a strided 1x1 convolution where the
-   channels do not fill a vector (https://github.com/uxlfoundation/oneDNN/issues/6035, there of 3.12): it gets these
-   without the stride. */
+   channels do not fill a vector (https://github.com/uxlfoundation/oneDNN/issues/6035, there of 3.12): it is given
+   these without the stride. */
 static int needs_thinning(const Geometry *g, Direction direction) {
     return direction == TO_KERNEL && g->size == 1 && g->stride > 1 && g->in.channels < 16;
 }
 
-/* Takes every pixel that a 1x1 kernel with the stride meets. */
+/* Copies the pixels that a 1x1 kernel with the stride reads. */
 static void thin(const Geometry *g, const char *from, char *to) {
     size_t pixel = g->in.channels * item_size(g->dtype);
     for (int64_t image = 0; image < g->in.images; image++)
@@ -116,7 +116,7 @@ static void thin(const Geometry *g, const char *from, char *to) {
                 memcpy(to, from + ((image * g->in.height + h * g->stride) * g->in.width + w * g->stride) * pixel, pixel);
 }
 
-/* Describes what goes in and out, and asks oneDNN for the operation. */
+/* Describes the input and output, and asks oneDNN for the operation. */
 static int choose(Convolution *made, Handle *chosen) {
     Geometry own = made->geometry;
     const Geometry *g = &own;
@@ -164,7 +164,7 @@ static int make(Convolution *made) {
 }
 
 int has_convolution(const Geometry *geometry) {
-    /* oneDNN 3.2 divides by what has overflowed */
+    /* oneDNN 3.2 would divide by a size that has overflowed */
     int has_all = image_size(geometry->in) <= INT32_MAX && image_size(geometry->out) <= INT32_MAX;
     for (Direction direction = FORWARD; has_all && direction <= TO_KERNEL; direction++) {
         Convolution asked = {.geometry = *geometry, .direction = direction};
@@ -246,7 +246,7 @@ const char *convolve(const Convolution *convolution, void *input, void *kernel, 
         convolution->primitive, names[convolution->direction], 3, descriptions, data, convolution->scratchpad);
 }
 
-/* Loads oneDNN from `path`, once. Whether it is there, and has the convolutions of float32 and (bit 1) bfloat16. */
+/* Loads oneDNN from `path`, once. Returns whether it has convolutions of float32 (bit 0) and of bfloat16 (bit 1). */
 int load_onednn(const char *path) {
     static int able;
     if (able || !load(path)) return able; /* streams and convolutions are those of the first engine */

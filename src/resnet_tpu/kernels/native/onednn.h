@@ -6,7 +6,7 @@
 
 typedef struct {
     Shape in, out;
-    int64_t size, stride, before; /* of the kernel; padding before the image, that after it follows */
+    int64_t size, stride, before; /* of the kernel; padding before the image, from which that after it follows */
     int64_t dtype;
 } Geometry;
 
@@ -15,19 +15,19 @@ typedef enum { FORWARD, TO_INPUT, TO_KERNEL } Direction;
 /* A convolution or one of its gradients, compiled by oneDNN for one geometry, with the reordering of its kernel. */
 typedef struct Convolution Convolution;
 
-/* Whether oneDNN has the convolution of this geometry and its gradients. Makes none of them. */
+/* Whether oneDNN has the convolution of this geometry and its gradients. Creates none of them. */
 int has_convolution(const Geometry *geometry);
 
-/* The one for this geometry, made once. NULL: oneDNN has none. */
+/* The convolution for this geometry, created once. NULL: oneDNN has none. */
 const Convolution *find_convolution(const Geometry *geometry, Direction direction);
 
-/* Bytes of a kernel (or its gradient) as oneDNN wants to have it. */
+/* Bytes of a kernel (or its gradient) in oneDNN's layout. */
 size_t kernel_bytes(const Convolution *convolution);
 
-/* Kernels, HWIO float32, into that form; of gradients (TO_KERNEL) back. An error, or NULL. */
+/* Converts a kernel from HWIO float32 to that layout; for TO_KERNEL, a gradient back. Returns an error, or NULL. */
 const char *reorder_kernel(const Convolution *convolution, void *from, void *to);
 
-/* input, kernel and output of the direction FORWARD; what the direction asks for is written. An error, or NULL. */
+/* Computes input, kernel or output (as named in FORWARD) from the others, by direction. Returns an error, or NULL. */
 const char *convolve(const Convolution *convolution, void *input, void *kernel, void *output);
 
 #endif

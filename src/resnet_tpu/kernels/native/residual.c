@@ -1,5 +1,5 @@
-/* The end of a residual block: its branch normalised, plus the shortcut, normalised too where it is a projection,
-   activated. And the end of the stem: normalised, activated, and the largest of 3x3 windows with stride 2. */
+/* The end of a residual block: relu(norm(branch) + shortcut), where a shortcut that is a projection is normalised too.
+   And the end of the stem: norm, ReLU, and a 3x3 max-pool with stride 2. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -60,7 +60,7 @@ static void backward_work(void *data, int64_t block) {
         sums + work->channels, sums + 2 * work->channels);
 }
 
-/* The sums of `parts` parts, of which each has `count` for every channel, into the results from the one `first` on. */
+/* Adds up the sums of `parts` parts, each with `count` sums per channel, into `count` results from `first` on. */
 static void total_up(Call *call, int first, int count, const float *sums, int64_t parts, int64_t channels) {
     for (int i = 0; i < count; i++) {
         float *total = result(call, first + i)->data;
@@ -95,7 +95,7 @@ static void pool_work(void *data, int64_t image) {
             at(result(call, 0), to), (uint8_t *)result(call, 1)->data + to, out, before[0], before[0], best);
 }
 
-/* x, its norm (3) -> y, the place of each of its values in its window. */
+/* x, its norm (3) -> y, and the place in its window of each value of y. */
 static const char *pool(Call *call) {
     Work work = {.call = call, .norm = norm_at(call, 1)};
     parallel(call, shape_of(argument(call, 0)).images, pool_work, &work);

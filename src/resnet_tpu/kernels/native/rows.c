@@ -1,6 +1,6 @@
-/* Passes over activations, each over memory once: batch norm with what stands beside it, and its gradients.
+/* Single passes over activations: batch norm together with the operations beside it, and its gradients.
 
-   In and out are float32 or bfloat16; what is computed and summed is float32. */
+   Inputs and outputs are float32 or bfloat16; computations and sums are float32. */
 #include <string.h>
 
 #include "native.h"
@@ -8,7 +8,7 @@
 #define INLINE static inline __attribute__((always_inline))
 #define EACH _Pragma("GCC ivdep") /* no value depends on one of another channel */
 
-enum { NOWHERE = 255 }; /* of a maximum that the ReLU cut: no gradient goes back */
+enum { NOWHERE = 255 }; /* of a maximum that the ReLU set to 0: it gets no gradient */
 
 static inline float from_bfloat16(uint16_t bits) {
     union {
@@ -18,7 +18,7 @@ static inline float from_bfloat16(uint16_t bits) {
     return wide.value;
 }
 
-/* To the nearest, ties to even; not a number stays that. */
+/* Rounds to nearest, ties to even; NaN stays NaN. */
 static inline uint16_t to_bfloat16(float value) {
     union {
         float value;
@@ -28,7 +28,8 @@ static inline uint16_t to_bfloat16(float value) {
     return value != value ? 0x7fc0 : (uint16_t)rounded;
 }
 
-/* Two sets of rows into one: Chan, Golub, LeVeque, "Updating formulae and a pairwise algorithm", 1979. */
+/* Merges the statistics of two sets of rows. Source: Chan, Golub, LeVeque, "Updating formulae and a pairwise
+   algorithm", 1979. */
 void merge_statistics(
     float *mean, float *square, int64_t count, const float *own_mean, const float *own_square, int64_t size,
     int64_t channels) {
@@ -61,7 +62,7 @@ void merge_statistics(
         else function##_bfloat16(__VA_ARGS__);                                                                         \
     } while (0)
 
-/* Rows of few channels are taken several at once, as one row of more: a loop over 16 is little but beginning and end. */
+/* Several rows of few channels are processed as one wide row: a loop over 16 values is mostly overhead. */
 enum { WIDTH = 256 };
 
 static int64_t rows_at_once(int64_t rows, int64_t channels) {
@@ -83,7 +84,7 @@ static Norm repeat_norm(Norm norm, int64_t channels, int64_t times, float own[3]
     return wide;
 }
 
-/* Where to add up what belongs into `sum`: in `own`, as wide as the rows, which `gather` then adds to `sum`. */
+/* Where to accumulate `sum`: for wide rows in `own`, which is as wide; `gather` then adds it to `sum`. */
 static float *accumulator(float *sum, int64_t times, float own[WIDTH]) {
     return times == 1 ? sum : memset(own, 0, WIDTH * sizeof *own);
 }

@@ -1,4 +1,4 @@
-/* The passes of rows.c for one type of activations: VALUE, with LOAD and STORE from and to float, and NAME(function). */
+/* The passes of rows.c for one type of activations, VALUE. LOAD and STORE convert it to and from float. */
 
 FAST static void NAME(norm_relu)(const VALUE *x, VALUE *y, int64_t rows, int64_t channels, Norm norm) {
     for (int64_t r = 0; r < rows; r++)
@@ -94,7 +94,7 @@ FAST static void NAME(norm_add_relu_gradient)(
             x, norm, shortcut, norm, 0, y, gradient, dx, d_shortcut, rows, channels, d_factor, d_bias, d_other);
 }
 
-/* One row of channels: the larger of what stands in `best` and of x normalised, with the place of it. */
+/* For one row of channels: keeps in `best` the larger of `best` and normalised x, and in `places` its place. */
 FAST static void NAME(take_larger)(const VALUE *x, int64_t channels, Norm norm, int place, float *best, uint8_t *places) {
     EACH for (int64_t c = 0; c < channels; c++) {
         float value = (LOAD(x[c]) - norm.mean[c]) * norm.factor[c] + norm.bias[c];
@@ -108,7 +108,7 @@ FAST static void NAME(store_row)(const float *from, VALUE *to, int64_t channels)
     EACH for (int64_t c = 0; c < channels; c++) to[c] = STORE(from[c]);
 }
 
-/* Adds the gradient to `sum` for the channels whose largest value stood at `place`. */
+/* Adds the gradient to `sum` for the channels whose largest value was at `place`. */
 FAST static void NAME(give_back)(const VALUE *gradient, const uint8_t *places, int place, int64_t channels, float *sum) {
     EACH for (int64_t c = 0; c < channels; c++) sum[c] += places[c] == place ? LOAD(gradient[c]) : 0;
 }
