@@ -1,7 +1,7 @@
 /* Shared by the files of this library. Images are NHWC, kernels HWIO float32, activations float32 or bfloat16.
    XLA's C interface is that of jaxlib's own header. */
-#ifndef RESNET_TPU_MODELS_NATIVE_H
-#define RESNET_TPU_MODELS_NATIVE_H
+#ifndef RESNET_TPU_KERNELS_NATIVE_H
+#define RESNET_TPU_KERNELS_NATIVE_H
 
 #include <stddef.h>
 #include <stdint.h>
