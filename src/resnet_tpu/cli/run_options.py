@@ -10,7 +10,7 @@ from resnet_tpu.options.config import OPTIONS, Config
 from resnet_tpu.options.fields import FilePath, Option, option
 from resnet_tpu.options.overrides import Layer, merge, parse_overrides, read_yaml
 from resnet_tpu.options.run_file import read_run
-from resnet_tpu.performance.plan.slices import topology_of
+from resnet_tpu.performance.plan.topology import find_tpu_slice
 from resnet_tpu.recipes import find_recipe
 
 CONCERNS = {
@@ -89,7 +89,8 @@ def groups_for_trainings() -> list[Group]:
 
 def slice_for(recipe: str) -> str | None:
     """The TPU slice that a recipe is made for: by its name, else the v3 with the `num_cores` it sets, else None."""
-    return topology_of(recipe) or topology_of(f"v3-{find_recipe(recipe).run.num_cores}")
+    found = find_tpu_slice(recipe) or find_tpu_slice(f"v3-{find_recipe(recipe).run.num_cores}")
+    return found and found.name
 
 
 def options_about(concern: str) -> dict[str, Option]:
