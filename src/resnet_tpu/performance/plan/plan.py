@@ -208,7 +208,7 @@ class _Planner:
                 total = known.needed or math.inf
                 return min(total, available) if known.fits else total  # with its program, so that none is kept free
             try:
-                return self._compile("train", "train_batch_size", batch * unit, hurry=True).memory.total
+                return self._compile("train", "train_batch_size", batch * unit, memory_only=True).memory.total
             except OutOfMemory as error:
                 return error.needed or math.inf
 
@@ -230,12 +230,12 @@ class _Planner:
         )  # fmt: skip
 
     def _compile(
-        self, what: Literal["train", "eval"], option: str, batch_size: int, *, hurry: bool = False
+        self, what: Literal["train", "eval"], option: str, batch_size: int, *, memory_only: bool = False
     ) -> Estimate:
         per_device = batch_size // self.devices
         mesh = distributed.mesh_of(devices_of(self._compiled_for)[: self.devices])
         config = self._config.replace(**{option: per_device * mesh.devices.size}, **_ANY_LENGTH)
-        doing = f"looking for the memory of the {what} step" if hurry else f"compiling the {what} step"
+        doing = f"looking for the memory of the {what} step" if memory_only else f"compiling the {what} step"
         with self._notice(f"{doing} for {self._compiled_for.name}, {per_device} images per device"):
             lowered = (lower_train_step if what == "train" else lower_eval_step)(config, mesh)
-            return compile_step(lowered, self._compiled_for, hurry=hurry)
+            return compile_step(lowered, self._compiled_for, memory_only=memory_only)
