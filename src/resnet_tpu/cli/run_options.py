@@ -69,15 +69,15 @@ class BulkOptions:
     )
 
 
-def groups_for_runs(
-    *concerns: str, without: Collection[str] = (), aliases: Mapping[str, Alias] | None = None
-) -> list[Group]:
+def groups_for_runs(*, without: Collection[str], aliases: Mapping[str, Alias] | None = None) -> list[Group]:
     """The options of verbs that work on an existing run, without model_dir and mode, which the verb sets itself.
 
-    without: names of options that the verb does not use. aliases: other names of the rest.
+    without: names of more options that the verb does not use. aliases: other names of the rest.
     """
-    without = {"recipe", "model_dir", "mode", *without}
-    groups = {"options in bulk": BulkOptions, **{CONCERNS[name]: options_about(name) for name in concerns}}
+    without = {"recipe", "model_dir", "mode", *TRAINING_ONLY, *without}
+    groups = {"options in bulk": BulkOptions} | {
+        CONCERNS[name]: options_about(name) for name in ("data", "eval", "run")
+    }
     return [Group(title, of, without, aliases or {}, COMMON_AFTERWARDS) for title, of in groups.items()]
 
 
@@ -105,9 +105,9 @@ def configure(given: Mapping[str, Any], below: Layer | None = None) -> Config:
     return merge(Config(), [*([below] if below else []), *recipe, *layers_of(given)])[0]
 
 
-def configure_like(model_dir: str, given: Mapping[str, Any]) -> Config:
-    """The config as from `configure`, with the options of the run in `model_dir` as defaults, if there is one."""
-    run = read_run(model_dir)
+def configure_like_run(given: Mapping[str, Any]) -> Config:
+    """The config as from `configure`, with the options of the run in model_dir as defaults, if there is one."""
+    run = read_run(given.get("model_dir", ""))
     return configure(given, run and without_old_counts(run, given))
 
 
