@@ -102,7 +102,7 @@ def configure(given: Mapping[str, Any], below: Layer | None = None) -> Config:
     """The config made from, in this order: defaults, the layer `below`, a recipe, bulk options, single options."""
     name = given.get("recipe")
     recipe = [Layer(f"recipe {name}", find_recipe(name).flat())] if name else []
-    return merge(Config(), [*([below] if below else []), *recipe, *layers_of(given)])[0]
+    return merge(Config(), [*([below] if below else []), *recipe, *layers_of(given)])
 
 
 def configure_like_run(given: Mapping[str, Any]) -> Config:
