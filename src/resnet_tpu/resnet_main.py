@@ -158,7 +158,7 @@ def parse(arguments: Sequence[str]) -> tuple[Config, dict[str, str]]:
     base = _base(mode, model_dir)
     if "data_dir" in given:  # replaces the table that the run read
         base = base.replace(bigtable_instance="")
-    return merge(base, acting)
+    return merge(base, acting), {name: layer.origin for name, layer in given.items()}
 
 
 def _acting(layer: Layer, final: Collection[str]) -> Layer:
@@ -178,7 +178,7 @@ def _base(mode: str, model_dir: str) -> Config:
     if own is None:
         return Config()
     log.info("Options that are not given are those of %s.", own.origin)
-    return merge(Config(), [own])[0]
+    return merge(Config(), [own])
 
 
 def _layers(arguments: Sequence[str]) -> Iterator[Layer]:

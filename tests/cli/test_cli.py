@@ -17,7 +17,7 @@ from resnet_tpu.cli.run_options import (
     COMMON_IN_TRAINING,
     EXPORT_ONLY,
     TRAINING_ONLY,
-    configure_like,
+    configure_like_run,
     options_about,
 )
 from resnet_tpu.options.config import OPTIONS, Config
@@ -202,9 +202,9 @@ def test_a_folder_given_in_bulk_replaces_the_table_of_a_run_too(tmp_path: Path) 
         {"params_override": ["data_dir=b"]},
         {"config_file": [str(tmp_path / "some.yaml")]},
     ):
-        assert configure_like(str(tmp_path), given).data.location == "b"
+        assert configure_like_run(given | {"model_dir": str(tmp_path)}).data.location == "b"
     given = {"params_override": ["data_dir=b,bigtable_instance=c"]}
-    assert configure_like(str(tmp_path), given).data.location == "bigtable://c/imagenet"
+    assert configure_like_run(given | {"model_dir": str(tmp_path)}).data.location == "bigtable://c/imagenet"
 
 
 def test_init_from_is_another_name_of_resnet_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:

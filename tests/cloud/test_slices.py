@@ -6,14 +6,13 @@ import pytest
 
 from resnet_tpu.cloud.slices import Slice, find_slice
 from resnet_tpu.errors import UserError
-from resnet_tpu.performance.plan.slices import topologies
-from resnet_tpu.performance.plan.topology import find_topology
+from resnet_tpu.performance.plan.topology import TPU_SLICES
 from resnet_tpu.recipes import SLICES
 
 
-@pytest.mark.parametrize("name", topologies())
+@pytest.mark.parametrize("name", TPU_SLICES)
 def test_every_slice_is_found_by_all_its_names(name: str) -> None:
-    rented = Slice(find_topology(name))
+    rented = Slice(TPU_SLICES[name])
     assert find_slice(name) == find_slice(rented.accelerator_type) == rented
     assert rented.hosts * rented.chips_per_host == rented.topology.chips
     assert rented.zones

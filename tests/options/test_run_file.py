@@ -19,7 +19,7 @@ def test_options_of_an_earlier_run(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     found = read_run(str(tmp_path))
     assert found is not None
     assert found.origin == str(tmp_path / "config.json")
-    assert merge(Config(), [found])[0] == config
+    assert merge(Config(), [found]) == config
     monkeypatch.chdir(tmp_path)
     assert read_run("") is None
 
@@ -29,7 +29,7 @@ def test_the_processes_of_a_run_are_not_those_of_what_uses_it_later(tmp_path: Pa
     (tmp_path / "config.json").write_text(json.dumps(config.flat()))
     found = read_run(str(tmp_path))
     assert found is not None
-    assert merge(Config(), [found])[0] == Config().replace(train_steps="3")
+    assert merge(Config(), [found]) == Config().replace(train_steps="3")
 
 
 def test_kernels_that_no_longer_exist_are_chosen_anew(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import dataclasses
 from dataclasses import dataclass
 
 from resnet_tpu.cli.arguments import Argument, Command, Given, Group
-from resnet_tpu.cli.run_options import EXPORT_ONLY, LIKE_THE_RUN, TRAINING_ONLY, configure, groups_for_runs
+from resnet_tpu.cli.run_options import EXPORT_ONLY, LIKE_THE_RUN, configure, groups_for_runs
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import OPTIONS
 from resnet_tpu.options.fields import option, options_of
@@ -45,7 +45,7 @@ _TRAIN_STEPS = dataclasses.replace(
     ),
     groups=[
         Group("what to do", {**options_of(EvalOptions), _TRAIN_STEPS.name: _TRAIN_STEPS}),
-        *groups_for_runs("data", "eval", "run", without=TRAINING_ONLY | EXPORT_ONLY | _PREDICTION_ONLY),
+        *groups_for_runs(without=EXPORT_ONLY | _PREDICTION_ONLY),
     ],
 )
 def evaluate(given: Given) -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from resnet_tpu.cli.arguments import Alias, Argument, Command, Given, Group
-from resnet_tpu.cli.run_options import LIKE_THE_RUN, TRAINING_ONLY, configure, groups_for_runs
+from resnet_tpu.cli.run_options import LIKE_THE_RUN, configure, groups_for_runs
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.fields import option
 from resnet_tpu.options.run_file import read_run
@@ -44,10 +44,7 @@ class ExportOptions:
     groups=[
         Group("what to do", ExportOptions),
         *groups_for_runs(
-            "data",
-            "eval",
-            "run",
-            without=TRAINING_ONLY | {"export_dir", "eval_timeout"},
+            without={"export_dir", "eval_timeout"},
             aliases={"forms": Alias("export_forms"), "name": Alias("model_name")},
         ),
     ],

@@ -78,7 +78,7 @@ def plan(given: Given) -> None:
     storage.check_file(options.picture)
     os.environ["JAX_PLATFORMS"] = "cpu"  # leaves a TPU or GPU of this machine to trainings
 
-    from resnet_tpu.performance.plan.compiler import compiler_of, warn_of_another
+    from resnet_tpu.performance.plan.compiler import compiler_of, warn_of_other_libtpu
     from resnet_tpu.performance.plan.plan import check_plan
     from resnet_tpu.performance.plan.plan import plan as plan_run
     from resnet_tpu.performance.plan.prices import price_of, read_prices
@@ -95,7 +95,7 @@ def plan(given: Given) -> None:
         compiler_of(found)
         check_plan(config, found)
     if not all(found.is_gpu for found in slices):
-        warn_of_another()
+        warn_of_other_libtpu()
     plans = [
         plan_run(
             config, found, price_per_chip_hour=price_of(prices, found.generation.name),

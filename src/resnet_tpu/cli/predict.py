@@ -9,9 +9,8 @@ from resnet_tpu.cli.arguments import Argument, Command, Given, Group
 from resnet_tpu.cli.run_options import (
     EXPORT_ONLY,
     LIKE_THE_RUN,
-    TRAINING_ONLY,
     configure,
-    configure_like,
+    configure_like_run,
     groups_for_runs,
     without_old_counts,
 )
@@ -48,7 +47,7 @@ class PredictOptions:
     ),
     groups=[
         Group("what to do", PredictOptions),
-        *groups_for_runs("data", "eval", "run", without=TRAINING_ONLY | EXPORT_ONLY | {"eval_timeout"}),
+        *groups_for_runs(without={"eval_timeout", *EXPORT_ONLY}),
     ],
 )
 def predict(given: Given) -> None:
@@ -66,7 +65,7 @@ def predict(given: Given) -> None:
     if options.form:
         do = f"Export it first: resnet-tpu export {shlex.quote(checkpoint)} exported, and give exported."
         raise UserError("form", options.form, "no form for a checkpoint: only bundles have forms", do)
-    config = configure_like(checkpoint, values)
+    config = configure_like_run(values)
 
     from resnet_tpu.training.predict import predict as predict_images
 

@@ -1,16 +1,17 @@
 """`resnet-tpu profile WHAT`: where the time of a training goes."""
 
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from resnet_tpu import storage
 from resnet_tpu.cli.arguments import Command, Given, Group, Menu
-from resnet_tpu.cli.run_options import check_data, configure_like, groups_for_trainings
+from resnet_tpu.cli.run_options import check_data, configure_like_run, groups_for_trainings
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.fields import FilePath, option
 from resnet_tpu.reports.console import make_console
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class TrainOptions:
 def profile_input(given: Given) -> None:
     """Images per second of the input, CPU time by stage, what the step needs, and what would help."""
     options = given.fill(InputOptions)
-    config = configure_like(given.values.get("model_dir", ""), given.values)
+    config = configure_like_run(given.values)
     check_data(config, without="for a step without images")
 
     from resnet_tpu.performance.profiling import input, report  # noqa: A004 (its name there)
@@ -64,7 +65,7 @@ def profile_input(given: Given) -> None:
         num_images=options.num_images,
         seconds=options.seconds,
     )
-    _print(options.format, lambda: report.input_json(profile), lambda: report.show_input(profile))
+    _print(profile, options.format, report.input_json, report.show_input)
 
 
 @Command(
@@ -83,7 +84,7 @@ def profile_train(given: Given) -> None:
     options = given.fill(TrainOptions)
     if options.trace and (more := [name for name in given.values if name not in ("trace", "format")]):
         raise UserError("--trace", ", ".join(more), "--format alone", "Leave the rest out: nothing is trained.")
-    config = configure_like(given.values.get("model_dir", ""), given.values)
+    config = configure_like_run(given.values)
 
     from resnet_tpu.performance.profiling import report, training
 
@@ -96,15 +97,14 @@ def profile_train(given: Given) -> None:
             raise UserError("model_dir", "nothing", "a folder for the trace", do)
         storage.check_writable(config.run.model_dir)
         profile = training.profile_training(config, steps=options.steps)
-    _print(options.format, lambda: report.train_json(profile), lambda: report.show_train(profile))
+    _print(profile, options.format, report.train_json, report.show_train)
 
 
-def _print(output_format: str, as_json: Callable[[], str], as_tables: Callable[[], Any]) -> None:
+def _print(profile: T, output_format: str, to_json: Callable[[T], str], show: Callable[[T], Any]) -> None:
     if output_format == "json":
-        sys.stdout.write(as_json() + "\n")
-        return
-
-    make_console(120).print(as_tables())
+        print(to_json(profile))
+    else:
+        make_console(120).print(show(profile))
 
 
 PROFILE = Menu(

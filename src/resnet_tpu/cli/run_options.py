@@ -10,7 +10,7 @@ from resnet_tpu.options.config import OPTIONS, Config
 from resnet_tpu.options.fields import FilePath, Option, option
 from resnet_tpu.options.overrides import Layer, merge, parse_overrides, read_yaml
 from resnet_tpu.options.run_file import read_run
-from resnet_tpu.performance.plan.slices import topology_of
+from resnet_tpu.performance.plan.topology import find_tpu_slice
 from resnet_tpu.recipes import find_recipe
 
 CONCERNS = {
@@ -69,15 +69,15 @@ class BulkOptions:
     )
 
 
-def groups_for_runs(
-    *concerns: str, without: Collection[str] = (), aliases: Mapping[str, Alias] | None = None
-) -> list[Group]:
+def groups_for_runs(*, without: Collection[str], aliases: Mapping[str, Alias] | None = None) -> list[Group]:
     """The options of verbs that work on an existing run, without model_dir and mode, which the verb sets itself.
 
-    without: names of options that the verb does not use. aliases: other names of the rest.
+    without: names of more options that the verb does not use. aliases: other names of the rest.
     """
-    without = {"recipe", "model_dir", "mode", *without}
-    groups = {"options in bulk": BulkOptions, **{CONCERNS[name]: options_about(name) for name in concerns}}
+    without = {"recipe", "model_dir", "mode", *TRAINING_ONLY, *without}
+    groups = {"options in bulk": BulkOptions} | {
+        CONCERNS[name]: options_about(name) for name in ("data", "eval", "run")
+    }
     return [Group(title, of, without, aliases or {}, COMMON_AFTERWARDS) for title, of in groups.items()]
 
 
@@ -89,7 +89,8 @@ def groups_for_trainings() -> list[Group]:
 
 def slice_for(recipe: str) -> str | None:
     """The TPU slice that a recipe is made for: by its name, else the v3 with the `num_cores` it sets, else None."""
-    return topology_of(recipe) or topology_of(f"v3-{find_recipe(recipe).run.num_cores}")
+    found = find_tpu_slice(recipe) or find_tpu_slice(f"v3-{find_recipe(recipe).run.num_cores}")
+    return found and found.name
 
 
 def options_about(concern: str) -> dict[str, Option]:
@@ -101,12 +102,12 @@ def configure(given: Mapping[str, Any], below: Layer | None = None) -> Config:
     """The config made from, in this order: defaults, the layer `below`, a recipe, bulk options, single options."""
     name = given.get("recipe")
     recipe = [Layer(f"recipe {name}", find_recipe(name).flat())] if name else []
-    return merge(Config(), [*([below] if below else []), *recipe, *layers_of(given)])[0]
+    return merge(Config(), [*([below] if below else []), *recipe, *layers_of(given)])
 
 
-def configure_like(model_dir: str, given: Mapping[str, Any]) -> Config:
-    """The config as from `configure`, with the options of the run in `model_dir` as defaults, if there is one."""
-    run = read_run(model_dir)
+def configure_like_run(given: Mapping[str, Any]) -> Config:
+    """The config as from `configure`, with the options of the run in model_dir as defaults, if there is one."""
+    run = read_run(given.get("model_dir", ""))
     return configure(given, run and without_old_counts(run, given))
 
 

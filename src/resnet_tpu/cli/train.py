@@ -133,7 +133,7 @@ def _complete(config: Config, values: Mapping[str, Any]) -> Config:
         defaults = _options_of_run(own, values) if own else _options_of_recipe(config)
         if defaults:
             missing = {name: value for name, value in defaults.values.items() if name not in given}
-            config, _ = merge(config, [Layer(defaults.origin, missing)])
+            config = merge(config, [Layer(defaults.origin, missing)])
     source = own.origin if own else config.train.resnet_checkpoint
     theirs = own.values if own else weights.options_of_weights(source) if source else {}
     changes = options_to_follow(config, theirs, fixed=given)

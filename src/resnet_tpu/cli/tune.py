@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from resnet_tpu.cli.arguments import Command, Given, Group
-from resnet_tpu.cli.run_options import configure_like, groups_for_trainings
+from resnet_tpu.cli.run_options import configure_like_run, groups_for_trainings
 from resnet_tpu.options.fields import option
 from resnet_tpu.reports.console import make_console
 
@@ -38,7 +38,7 @@ class TuneOptions:
 def tune(given: Given) -> None:
     """Time each way to compute a training step on these devices, and remember the fastest."""
     options = given.fill(TuneOptions)
-    config = configure_like(given.values.get("model_dir", ""), given.values)
+    config = configure_like_run(given.values)
     if not config.data.location:
         config = config.replace(data_dir="null")
 

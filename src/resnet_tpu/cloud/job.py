@@ -135,9 +135,8 @@ def _check_name(name: str, *, names_hosts: bool) -> None:
 
 def stage(job: Job, package: str) -> None:
     """Copies a wheel on this machine to where the job takes it from. Nothing to do for other packages."""
-    if not _is_local_wheel(package):
-        return
-    storage.write_bytes(job.package, storage.read_bytes(package))
+    if _is_local_wheel(package):
+        storage.write_bytes(job.package, storage.read_bytes(package))
 
 
 def _check_training(config: Config, rented: Slice) -> None:

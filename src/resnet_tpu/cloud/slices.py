@@ -4,8 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from resnet_tpu.errors import UserError, nearest
-from resnet_tpu.performance.plan.slices import SLICES, topologies, topology_of
-from resnet_tpu.performance.plan.topology import Topology, find_topology
+from resnet_tpu.performance.plan.topology import TPU_SLICES, Topology, find_tpu_slice
 
 
 @dataclass(frozen=True)
@@ -52,8 +51,7 @@ class Slice:
     @property
     def accelerator_type(self) -> str:
         """Its name on Cloud TPU, such as v5litepod-8."""
-        cores_per_chip = SLICES[self.topology.generation.name].cores_per_chip
-        return f"{self._rented.prefix}-{self.topology.chips * cores_per_chip}"
+        return f"{self._rented.prefix}-{self.topology.cores}"
 
     @property
     def shape(self) -> str:
@@ -116,10 +114,9 @@ def find_slice(name: str) -> Slice:
 
     Raises UserError, naming the nearest, when there is none.
     """
-    asked = name.replace("v5litepod", "v5e")
-    if asked in topologies() or topology_of(asked):
-        return Slice(find_topology(asked))
-    known = [Slice(find_topology(topology)).accelerator_type for topology in topologies()]
+    if found := find_tpu_slice(name):
+        return Slice(found)
+    known = [Slice(topology).accelerator_type for topology in TPU_SLICES.values()]
     hint = " That scale tier was a v2-8." if name == "BASIC_TPU" else nearest(name, known)
     raise UserError("--tpu_type", name or "nothing", "a TPU slice such as v5litepod-8 or v4-32", f"Choose one.{hint}")
 

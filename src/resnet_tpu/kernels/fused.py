@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from resnet_tpu.kernels.norm import Norm, add_gradients, materialize, moments_vjp
+from resnet_tpu.kernels.norm import Norm, add_moments_gradient, materialize
 from resnet_tpu.models import layers
 from resnet_tpu.models.architecture import EPSILON, PoolPadding
 from resnet_tpu.models.kernel_table import Kernels
@@ -172,7 +172,7 @@ def _max_pool_backward(num_groups: int, pool: Any, residuals: Any, gradients: No
     x, mean, pool_vjp = residuals
     d_pooled, *d_moments = gradients
     (own,) = pool_vjp(d_pooled)
-    return (add_gradients(own, x, *moments_vjp(mean, d_moments, x.size // mean.size)),)
+    return (add_moments_gradient(own, x, mean, d_moments),)
 
 
 max_pool_moments.defvjp(_max_pool_forward, _max_pool_backward)

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from resnet_tpu.kernels import fused
 from resnet_tpu.kernels.fused import Expansion, Normed, inner
-from resnet_tpu.kernels.norm import Norm, add_gradients, moments_vjp
+from resnet_tpu.kernels.norm import Norm, add_moments_gradient
 from resnet_tpu.models import layers
 from resnet_tpu.models.architecture import PoolPadding
 from resnet_tpu.models.kernel_table import Kernels
@@ -109,8 +109,7 @@ def _norm_act_backward(num_groups: int, relu: bool, residuals: Any, gradients: N
     dy = to_float32(gradients[0], num_groups)
     dx, d_norm = norm.relu_vjp(x, dy) if relu else norm.linear_vjp(x, dy)
     *d_moments, d_scale, d_bias = norm_vjp(d_norm)
-    parts = moments_vjp(mean, d_moments, x.size // mean.size)
-    return add_gradients(dx.reshape(x.shape), x, *parts), d_scale, d_bias
+    return add_moments_gradient(dx.reshape(x.shape), x, mean, d_moments), d_scale, d_bias
 
 
 norm_act.defvjp(_norm_act_forward, _norm_act_backward)

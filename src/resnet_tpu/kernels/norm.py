@@ -64,15 +64,11 @@ def _materialize_backward(residuals: tuple[jax.Array, Norm], dy: jax.Array) -> t
 materialize.defvjp(lambda x, norm: (materialize(x, norm), (x, norm)), _materialize_backward)
 
 
-def moments_vjp(mean: jax.Array, d_moments: Sequence[jax.Array], count: int) -> tuple[jax.Array, jax.Array]:
-    """(slope, offset) of slope * x + offset, the gradient of x through its `moments` over `count` values."""
+def add_moments_gradient(own: jax.Array, x: jax.Array, mean: jax.Array, d_moments: Sequence[jax.Array]) -> jax.Array:
+    """The gradient of x [n, h, w, c]: `own` plus the part that comes through the `moments` of x."""
+    num_groups, count = mean.shape[0], x.size // mean.size
     d_mean, d_var = d_moments
     slope = 2 * d_var / count
-    return slope, d_mean / count - slope * mean
-
-
-def add_gradients(own: jax.Array, x: jax.Array, slope: jax.Array, offset: jax.Array) -> jax.Array:
-    """The gradient own + slope * x + offset, [n, h, w, c] in x's dtype, with slope and offset [num_groups, c]."""
-    num_groups = slope.shape[0]
+    offset = d_mean / count - slope * mean
     total = to_float32(own, num_groups) + to_float32(x, num_groups) * broadcast(slope) + broadcast(offset)
     return total.astype(x.dtype).reshape(x.shape)

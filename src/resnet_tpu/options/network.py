@@ -26,10 +26,9 @@ def network_of(config: Config, mesh: Mesh | None = None) -> Network:
 
     A network without a classifier has 0 classes. Raises UserError if there is no such network.
     """
-    model, image_size = config.model, config.data.image_size
+    model, num_classes = config.model, config.data.num_label_classes or 0
     groups = 1 if mesh is None else distributed.batch_norm_groups(model, mesh.devices.size)
-    architecture = resolve_architecture(model, image_size=image_size, batch_norm_groups=groups)
-    return Network(model, architecture, config.data.num_label_classes or 0, image_size)
+    return create_network(model, num_classes=num_classes, image_size=config.data.image_size, batch_norm_groups=groups)
 
 
 def create_network(model: ModelConfig, *, num_classes: int, image_size: int, batch_norm_groups: int = 1) -> Network:

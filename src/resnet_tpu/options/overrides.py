@@ -26,19 +26,17 @@ class Layer:
     values: Mapping[str, Any]
 
 
-def merge(base: Config, layers: Iterable[Layer]) -> tuple[Config, dict[str, str]]:
-    """`base` overridden by the layers' values, later layers taking precedence; and each given option's last origin.
+def merge(base: Config, layers: Iterable[Layer]) -> Config:
+    """`base` overridden by the layers' values, later layers taking precedence.
 
     Raises UserError, naming the layer, for an unknown option or a value that does not fit.
     """
-    origins: dict[str, str] = {}
     for layer in layers:
         try:
             base = base.replace(**layer.values)
         except UserError as error:
             raise UserError(f"{error.what} ({layer.origin})", error.got, error.expected, error.do) from None
-        origins |= dict.fromkeys(layer.values, layer.origin)
-    return base, origins
+    return base
 
 
 def read_yaml(path: str) -> dict[str, Any]:

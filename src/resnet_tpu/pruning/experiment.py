@@ -59,10 +59,10 @@ def prune_run(
     written = read_run(model_dir)  # not from its checkpoints: to read these, JAX must have been started
     from_table = {"bigtable_instance": ""} if computing and "data_dir" in computing else {}
     changed = Layer("computing", {**from_table, **(computing or {})})
-    where = merge(Config(), [*([written] if written else []), changed])[0].run
+    where = merge(Config(), [*([written] if written else []), changed]).run
     outcomes: list[Outcome] = []
     with hosts.connected(where):
-        own = merge(config_at(model_dir), [changed])[0]
+        own = merge(config_at(model_dir), [changed])
         experiments: list[tuple[Unpruned, list[Phase]]] = []
         for seed in seeds or [own.train.seed]:
             folder = storage.join(output_dir, f"{_SEED}{seed}")

@@ -50,7 +50,7 @@ def _read_manifest(folder: str) -> None:
 
 def _read_options(folder: str) -> None:
     found = read_run(folder)
-    config, _ = merge(Config(), [found] if found else [])  # none where the file holds no option
+    config = merge(Config(), [found] if found else [])  # none where the file holds no option
     written = json.loads(json.dumps(config.flat()))
     assert Config().replace(**written) == config
 

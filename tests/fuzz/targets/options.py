@@ -32,7 +32,7 @@ def one_input(data: bytes) -> None:
         lambda: {name: value},
     ):
         try:
-            config, _ = merge(Config(), [Layer("fuzz", values())])
+            config = merge(Config(), [Layer("fuzz", values())])
             check_options(config)
             assert Config().replace(**json.loads(json.dumps(config.flat()))) == config
         except UserError as error:

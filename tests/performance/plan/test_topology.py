@@ -2,9 +2,9 @@ import pytest
 
 from resnet_tpu.errors import UserError
 from resnet_tpu.performance.plan.generations import GENERATIONS
-from resnet_tpu.performance.plan.slices import topologies, topology_of
-from resnet_tpu.performance.plan.topology import find_topology, smallest_like
-from resnet_tpu.recipes import RECIPES, find_recipe
+from resnet_tpu.performance.plan.topology import TPU_SLICES, find_topology, find_tpu_slice, smallest_like
+from resnet_tpu.recipes import RECIPES, SLICES, find_recipe
+from resnet_tpu.recipes.imagenet import CLOUD, MODERN
 
 
 @pytest.mark.parametrize(
@@ -26,12 +26,60 @@ def test_slices_go_by_the_compilers_name_and_by_googles(name: str, found: str, c
     assert (topology.name, topology.chips, topology.devices) == (found, chips, devices)
 
 
+@pytest.mark.parametrize(
+    ("name", "topology"),
+    [
+        ("v2-8", "v2:2x2"),
+        ("v2-256", "v2:8x16"),
+        ("v3-32", "v3:4x4"),
+        ("v3-64", "v3:4x8"),
+        ("v3-1024", "v3:16x32"),
+        ("v4-8", "v4:2x2x1"),
+        ("v4-64", "v4:2x4x4"),
+        ("v5e-1", "v5e:1x1"),
+        ("v5e-8", "v5e:2x4"),
+        ("v5e-256", "v5e:16x16"),
+        ("v5p-32", "v5p:2x2x4"),
+        ("v6e-128", "v6e:8x16"),
+    ],
+)
+def test_googles_names(name: str, topology: str) -> None:
+    assert find_tpu_slice(name) == find_tpu_slice(topology) == TPU_SLICES[topology]
+
+
+@pytest.mark.parametrize("name", SLICES)
+def test_every_slice_has_the_chips_for_its_cores(name: str) -> None:
+    topology = find_topology(name)
+    generation = topology.generation.name
+    assert generation == name.partition("-")[0]
+    assert topology.chips * (1 if generation in ("v5e", "v6e") else 2) == (CLOUD | MODERN)[name]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(name for name in RECIPES if name not in SLICES),
+        "v3-9",
+        "v3-10",
+        "v2-1024",
+        "v5e-512",
+        "v7-8",
+        "v5e-",
+        "v5e-08",
+        "h200:8",
+        "",
+    ],
+)
+def test_what_is_no_slice(name: str) -> None:
+    assert find_tpu_slice(name) is None
+
+
 @pytest.mark.parametrize(("name", "hosts"), [("v3-8", 1), ("v3-32", 4), ("v5e-8", 1), ("v5e-16", 4), ("h200:8", 1)])
 def test_hosts(name: str, hosts: int) -> None:
     assert find_topology(name).hosts == hosts
 
 
-@pytest.mark.parametrize("name", topologies())
+@pytest.mark.parametrize("name", TPU_SLICES)
 def test_devices_share_the_chip(name: str) -> None:
     topology = find_topology(name)
     generation, per_chip = topology.generation, topology.devices / topology.chips
@@ -71,7 +119,7 @@ def test_the_peak_is_what_the_matrix_units_do_at_the_clock(generation) -> None:
     assert generation.usable_memory <= 1.01 * generation.memory
 
 
-@pytest.mark.parametrize("name", [name for name in RECIPES if topology_of(name)])
+@pytest.mark.parametrize("name", [name for name in RECIPES if find_tpu_slice(name)])
 def test_every_recipe_of_a_slice_divides_its_batch_among_all_devices(name: str) -> None:
     config, topology = find_recipe(name), find_topology(name)
     assert config.train.train_batch_size % topology.devices == 0

@@ -110,11 +110,11 @@ def test_gradient_accumulation_counts_every_part() -> None:
 
 
 @pytest.mark.parametrize("slice_", ["v2:2x2", "v3:2x2", "v4:2x2x1", "v5e:2x2", "v5p:2x2x1", "v6e:2x2"])
-def test_in_a_hurry_the_memory_is_the_same_but_for_the_program(slice_: str) -> None:
+def test_when_only_the_memory_is_asked_for_it_is_the_same_but_for_the_program(slice_: str) -> None:
     topology = find_topology(slice_)
     lowered = lower_train_step(TINY, mesh_of(devices_of(topology)))
-    memory, hurried = (compile_step(lowered, topology, hurry=hurry).memory for hurry in (False, True))
-    assert dataclasses.replace(hurried, program=memory.program) == memory
+    memory, alone = (compile_step(lowered, topology, memory_only=only).memory for only in (False, True))
+    assert dataclasses.replace(alone, program=memory.program) == memory
 
 
 @pytest.mark.parametrize(

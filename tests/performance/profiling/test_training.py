@@ -14,10 +14,10 @@ import pytest
 
 from resnet_tpu import cli
 from resnet_tpu.options.config import Config
-from resnet_tpu.performance.plan import lowering
 from resnet_tpu.performance.profiling import training
 from resnet_tpu.performance.profiling.trace import find_trace, read_trace
 from resnet_tpu.system.machine import has_tpu
+from resnet_tpu.training import kernel_setting
 from resnet_tpu.training.kernel_setting import KernelSetting
 
 STEPS = 5
@@ -87,7 +87,7 @@ def test_the_labels_are_of_the_program_that_was_traced(tuned: bool, monkeypatch:
     for name in ("train", "publish", "find_trace", "read_trace"):
         monkeypatch.setattr(training, name, lambda *_: "")
     monkeypatch.setattr(training, "resolve_kernels", lambda *_: KernelSetting("plain", tuned_compiler=tuned))
-    monkeypatch.setattr(lowering, "train_step_of", train_step_of)
+    monkeypatch.setattr(kernel_setting, "train_step_of", train_step_of)
     config = Config().replace(data_dir="null", num_label_classes=4, resnet_depth=20, image_size=32, num_cores=1)
     with pytest.raises(LoweredError, match=str(tuned)):
         training.profile_training(config, steps=STEPS)

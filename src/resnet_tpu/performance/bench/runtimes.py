@@ -112,10 +112,14 @@ def _ours(form: Form, module: str) -> Runtime:
     return Runtime(f"resnet-tpu, {form}", module, module, open=lambda bundle: load_classifier(bundle, form), form=form)
 
 
-RUNTIMES = {
+OURS = {
     "onnx": _ours("onnx", "onnxruntime"),
     "int8": _ours("int8", "onnxruntime"),
     "stablehlo": _ours("stablehlo", "jax"),
+}
+"""By the name of the form."""
+
+PEERS = {
     "onnxruntime": Runtime("ONNX Runtime", "onnxruntime", "onnxruntime", open=_open_onnx_runtime, form="onnx"),
     "torch": Runtime("PyTorch", "torchvision", "torchvision", open=_open_torch, depths=_TORCH_DEPTHS),
     "torch_compile": Runtime(
@@ -123,9 +127,8 @@ RUNTIMES = {
     ),
     "keras": Runtime("Keras", "tensorflow", "tensorflow", open=_open_keras, depths=_KERAS_DEPTHS),
 }
-"""Ours by the name of the form, and the peers."""
 
-OURS = ("onnx", "int8", "stablehlo")
+RUNTIMES = OURS | PEERS
 BARE = "onnxruntime"
 """What a server over ONNX Runtime is compared with."""
 

@@ -18,7 +18,7 @@ from resnet_tpu.performance.bench.figures import Bar, Grid, show, write_bars
 from resnet_tpu.performance.bench.load import KINDS
 from resnet_tpu.performance.bench.options import MeasureOptions
 from resnet_tpu.performance.bench.photos import draw_photos, write_photos
-from resnet_tpu.performance.bench.runtimes import BARE, BATCH_SIZES, OURS, RUNTIMES
+from resnet_tpu.performance.bench.runtimes import BARE, BATCH_SIZES, OURS, PEERS, RUNTIMES
 from resnet_tpu.serving.export.bundle import open_bundle
 from resnet_tpu.system.machine import num_cores
 
@@ -32,7 +32,7 @@ class ServeBenchOptions(MeasureOptions):
     """How `bench serve` measures."""
 
     clients: str = option("1,8,64", "How many clients ask at a time, with commas.")
-    peers: str = option("", f"Of {', '.join(name for name in RUNTIMES if name not in OURS)}; or none. Default: all.")
+    peers: str = option("", f"Of {', '.join(PEERS)}; or none. Default: all.")
 
 
 def bench_serve(where: str, config: Config, options: ServeBenchOptions, command: Sequence[str]) -> None:
@@ -42,8 +42,7 @@ def bench_serve(where: str, config: Config, options: ServeBenchOptions, command:
     """
     options.check_files()
     clients = _parse_clients(options.clients)
-    known = {name: runtime for name, runtime in RUNTIMES.items() if name not in OURS}
-    asked = [*OURS, *compare.asked_peers(options.peers, known)]
+    asked = [*OURS, *compare.asked_peers(options.peers, PEERS)]
     with tempfile.TemporaryDirectory() as folder:
         photos = Path(folder, "photos")
         draw_photos(photos, _PHOTOS)

@@ -17,6 +17,8 @@ from typing import Any
 
 import jax
 from jax.experimental import topologies
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
 from resnet_tpu import storage
 from resnet_tpu.errors import UserError, describe, missing_extra
@@ -43,11 +45,10 @@ _ENVIRONMENT = {
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # works beside a training that holds the TPU
     "TPU_ACCELERATOR_TYPE": "v5litepod-4",  # any will do: each topology says what to compile for
 }
-_HURRIED = {"xla_jf_convolution_performance_target": "0"}
+_QUICK = {"xla_jf_convolution_performance_target": "0"}
 """Takes the first form found for each convolution: the same buffers, compiled in half the time or less, which no longer
 grows with the batch; but it is a different program, mostly smaller, and its cycles mean nothing."""
 
-_PIN = re.compile(r"libtpu *== *([\d.]*\d)")
 _NEEDED = re.compile(r"(?:total memory required for [\w ]+ \(|Used )([\d.]+)([KMGT]?)")
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
@@ -78,15 +79,10 @@ def libtpu_version() -> str:
     return importlib.metadata.version("libtpu")
 
 
-def libtpu_of_training() -> str:
-    """The series of libtpu, such as 0.0.42, that JAX's extra pins for training on a TPU. Empty if JAX pins none."""
-    found = (_PIN.match(requirement) for requirement in importlib.metadata.requires("jax") or ())
-    return next((pin[1] for pin in found if pin), "")
-
-
-def is_of_series(version: str, series: str) -> bool:
-    """Whether 0.0.42.1 is of 0.0.42, as 0.0.42 itself is, and 0.0.421 is not."""
-    return f"{version}.".startswith(f"{series}.")
+def libtpu_of_training() -> SpecifierSet:
+    """The versions of libtpu, such as ==0.0.42.*, with which the installed JAX trains; any if it names none."""
+    needed = map(Requirement, importlib.metadata.requires("jax") or ())
+    return next((one.specifier for one in needed if one.name == "libtpu"), SpecifierSet())
 
 
 def compiler_of(topology: Topology) -> str:
@@ -111,14 +107,14 @@ def compiler_of(topology: Topology) -> str:
     raise UserError("plan", "no compiler for CUDA", "JAX's plugin", f"pip install --no-deps {parts} # 400 MB, no GPU")
 
 
-def warn_of_another() -> None:
-    """Warns if training would be compiled by another version of the compiler than the one that is installed."""
-    version, series = libtpu_version(), libtpu_of_training()
-    if series and not is_of_series(version, series):
+def warn_of_other_libtpu() -> None:
+    """Warns if training would be compiled by another version of libtpu than the one that is installed."""
+    version, of_training = libtpu_version(), libtpu_of_training()
+    if not of_training.contains(version, prereleases=True):
         log.warning(
-            "libtpu %s is installed, but jax %s trains with libtpu %s, which may need other memory and time: "
+            "libtpu %s is installed, but jax %s trains with libtpu%s, which may need other memory and time: "
             "pip install 'resnet-tpu[plan]' brings that.",
-            version, jax.__version__, series,
+            version, jax.__version__, of_training,
         )  # fmt: skip
 
 
@@ -146,20 +142,20 @@ def compile_step(
     topology: Topology,
     *,
     options: Mapping[str, str] | None = None,
-    hurry: bool = False,
+    memory_only: bool = False,
 ) -> Estimate:
     """Compiles a step that was lowered for `devices_of(topology)`; takes some minutes for a real one.
 
     options: compiler options in addition to those that the step was jitted with.
-    hurry: estimate only the memory. The result has no operations, and its program is a different, mostly smaller one.
+    memory_only: saves time, as no operations are listed; the program is a different, mostly smaller one.
     What was compiled once is read from the user's cache: the same program for the same slice and compiler.
     Raises OutOfMemory when it does not fit.
     """
-    hurried = _HURRIED if hurry and not topology.is_gpu else {}
-    every = accepted_options(devices_of(topology)[0], {**(options or {}), **hurried})
+    quick = _QUICK if memory_only and not topology.is_gpu else {}
+    every = accepted_options(devices_of(topology)[0], {**(options or {}), **quick})
     path = _cache_file(lowered, topology, every)
     if (found := _read(path)) is None:
-        found = _compile(lowered, every, topology.device_memory, hurry)
+        found = _compile(lowered, every, topology.device_memory, memory_only)
         _write(path, found)
     if isinstance(found, Estimate):
         return found
@@ -167,7 +163,7 @@ def compile_step(
 
 
 def _compile(
-    lowered: jax.stages.Lowered, options: Mapping[str, str], available: float, hurry: bool
+    lowered: jax.stages.Lowered, options: Mapping[str, str], available: float, memory_only: bool
 ) -> Estimate | OutOfMemory:
     try:
         with uncached():
@@ -180,7 +176,7 @@ def _compile(
     memory = count_memory(module.entry, compiled.memory_analysis())
     if memory.total > available:  # XLA for GPUs does not refuse it
         return OutOfMemory(memory.total)
-    return Estimate(memory, () if hurry else list_operations(module))
+    return Estimate(memory, () if memory_only else list_operations(module))
 
 
 def _needed(message: str) -> int | None:

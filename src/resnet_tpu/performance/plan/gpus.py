@@ -2,7 +2,7 @@
 
 from resnet_tpu.performance.plan.generations import GB, Generation
 
-COUNTS = (1, 2, 4, 8)
+_COUNTS = ("1", "2", "4", "8")
 """Numbers of GPUs in one machine, connected by NVLink."""
 
 PREALLOCATED = 0.75
@@ -32,7 +32,8 @@ def _gpu(
 ) -> Generation:
     target = _TARGET.format(name=kind, memory=memory, bandwidth=bandwidth, **chip)
     return Generation(
-        name, 1, chip["ghz"] * 1e9, peak, memory, PREALLOCATED * memory, bandwidth, network, "default", target
+        name, 1, chip["ghz"] * 1e9, peak, memory, PREALLOCATED * memory, bandwidth, network, "default", _COUNTS,
+        target=target,
     )  # fmt: skip
 
 

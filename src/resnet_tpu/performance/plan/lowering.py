@@ -7,24 +7,22 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from resnet_tpu.models.kernel_table import Kernels
 from resnet_tpu.options.config import Config
 from resnet_tpu.options.network import network_of
 from resnet_tpu.parallel import distributed
 from resnet_tpu.parallel.distributed import DeviceBatch
+from resnet_tpu.training.kernel_setting import KernelSetting
 from resnet_tpu.training.state import start_state
 from resnet_tpu.training.step import make_eval_step, train_step_of
 
 
-def lower_train_step(
-    config: Config, mesh: Mesh, *, kernels: Kernels | None = None, tuned_compiler: bool = True
-) -> jax.stages.Lowered:
+def lower_train_step(config: Config, mesh: Mesh, setting: KernelSetting | None = None) -> jax.stages.Lowered:
     """One optimizer step of the whole batch. Counts of images and classes must be resolved, and the batch divide.
 
-    kernels, tuned_compiler: as in `train_step_of`.
+    setting: how the step is computed; None: as the options say, see `train_step_of`.
     """
     network = network_of(config, mesh)
-    step: Any = train_step_of(network, config, mesh, kernels=kernels, tuned_compiler=tuned_compiler)
+    step: Any = (setting.train_step if setting else train_step_of)(network, config, mesh)
     state = jax.eval_shape(functools.partial(start_state, config.optimizer), *network.shapes())
     state = distributed.with_sharding(state, distributed.replicated(mesh))
     return step.lower(state, _batch(config, config.train.train_batch_size, mesh))

@@ -7,7 +7,6 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from resnet_tpu.errors import UserError
 from resnet_tpu.performance.plan.generations import GIB
 from resnet_tpu.performance.plan.memory import Memory
 from resnet_tpu.performance.plan.plan import Plan, Step
@@ -23,19 +22,20 @@ def draw_plans(plans: Sequence[Plan]) -> Figure:
 
     The steps are those of training, or of evaluation where only that was planned.
     """
-    panels: list[tuple[str, Callable[[Axes, Sequence[Plan]], None]]] = [
-        ("images/s", lambda axes, found: _bars(axes, found, lambda plan: _step(plan).images_per_second, "{:,.0f}")),
-        ("memory per device, GiB", _draw_memory),
-        ("matrix units used", lambda axes, found: _bars(axes, found, lambda plan: _step(plan).utilisation, "{:.0%}")),
+    hours, costs = [plan.hours for plan in plans], [plan.cost for plan in plans]
+    panels: list[tuple[str, Callable[[Axes], None]]] = [
+        ("images/s", lambda axes: _bars(axes, [_step(plan).images_per_second for plan in plans], "{:,.0f}")),
+        ("memory per device, GiB", lambda axes: _draw_memory(axes, plans)),
+        ("matrix units used", lambda axes: _bars(axes, [_step(plan).utilisation for plan in plans], "{:.0%}")),
     ]
-    if any(plan.hours is not None for plan in plans):
-        panels.append(("hours", lambda axes, found: _bars(axes, found, lambda plan: plan.hours, "{:,.2f}")))
-    if any(plan.cost is not None for plan in plans):
-        panels.append(("cost of the run", lambda axes, found: _bars(axes, found, lambda plan: plan.cost, "{:,.2f}")))
+    if any(number is not None for number in hours):
+        panels.append(("hours", lambda axes: _bars(axes, hours, "{:,.2f}")))
+    if any(number is not None for number in costs):
+        panels.append(("cost of the run", lambda axes: _bars(axes, costs, "{:,.2f}")))
     height = 0.9 + 0.32 * len(plans)
     figure = Figure(figsize=(9, 0.8 + height * len(panels)), layout="constrained")
     for axes, (title, draw) in zip(figure.subplots(len(panels), squeeze=False)[:, 0], panels, strict=True):
-        draw(axes, plans)
+        draw(axes)
         axes.set_yticks(range(len(plans)), [plan.topology.name for plan in plans])
         axes.invert_yaxis()
         axes.grid(axis="y", visible=False)
@@ -47,14 +47,12 @@ def draw_plans(plans: Sequence[Plan]) -> Figure:
 
 def _step(plan: Plan) -> Step:
     step = plan.train or plan.eval
-    if step is None:
-        raise UserError("Picture", "a plan without a step", "one of training or evaluation", "Choose another mode.")
+    assert step  # each plan has one of them
     return step
 
 
-def _bars(axes: Axes, plans: Sequence[Plan], value: Callable[[Plan], float | None], form: str) -> None:
-    values = [value(plan) for plan in plans]
-    bars = axes.barh(range(len(plans)), [number or 0 for number in values], color=COLOURS[0], height=0.62)
+def _bars(axes: Axes, values: Sequence[float | None], form: str) -> None:
+    bars = axes.barh(range(len(values)), [number or 0 for number in values], color=COLOURS[0], height=0.62)
     labels = ["does not fit" if number is None else form.format(number) for number in values]
     axes.bar_label(bars, labels, padding=4)
     axes.set_xticks([])  # the bars say their values

@@ -192,11 +192,11 @@ class _Planner:
 
     def train(self) -> Step:
         """A step of training."""
-        return self._step("train", "train_batch_size", self._config.train.train_batch_size)
+        return self._step("train", self._config.train.train_batch_size)
 
     def eval(self) -> Step:
         """A step of evaluation."""
-        return self._step("eval", "eval_batch_size", eval_batch_size(self._config, self.devices))
+        return self._step("eval", eval_batch_size(self._config, self.devices))
 
     def largest_batch(self, known: Step | None) -> int | None:
         """The largest training batch of the whole slice that fits; `known` needs not be compiled again."""
@@ -208,18 +208,18 @@ class _Planner:
                 total = known.needed or math.inf
                 return min(total, available) if known.fits else total  # with its program, so that none is kept free
             try:
-                return self._compile("train", "train_batch_size", batch * unit, hurry=True).memory.total
+                return self._compile("train", batch * unit, memory_only=True).memory.total
             except OutOfMemory as error:
                 return error.needed or math.inf
 
         found = find_largest(needed, available, self._config.train.train_batch_size // unit)
         return found and found * unit
 
-    def _step(self, what: Literal["train", "eval"], option: str, batch_size: int) -> Step:
+    def _step(self, what: Literal["train", "eval"], batch_size: int) -> Step:
         per_device = batch_size // self.devices
         parts = self._config.optimizer.gradient_accumulation_steps if what == "train" else 1
         try:
-            estimate = self._compile(what, option, batch_size)
+            estimate = self._compile(what, batch_size)
         except OutOfMemory as error:
             return Step(batch_size, per_device, fits=False, needed=error.needed, parts=parts)
         flops = self._flops * per_device * (PASSES_PER_STEP if what == "train" else 1)
@@ -229,13 +229,11 @@ class _Planner:
             tuple(by_layer(estimate.operations)), time.peak / time.total, parts,
         )  # fmt: skip
 
-    def _compile(
-        self, what: Literal["train", "eval"], option: str, batch_size: int, *, hurry: bool = False
-    ) -> Estimate:
+    def _compile(self, what: Literal["train", "eval"], batch_size: int, *, memory_only: bool = False) -> Estimate:
         per_device = batch_size // self.devices
         mesh = distributed.mesh_of(devices_of(self._compiled_for)[: self.devices])
-        config = self._config.replace(**{option: per_device * mesh.devices.size}, **_ANY_LENGTH)
-        doing = f"looking for the memory of the {what} step" if hurry else f"compiling the {what} step"
+        config = self._config.replace(**{f"{what}_batch_size": per_device * mesh.devices.size}, **_ANY_LENGTH)
+        doing = f"looking for the memory of the {what} step" if memory_only else f"compiling the {what} step"
         with self._notice(f"{doing} for {self._compiled_for.name}, {per_device} images per device"):
             lowered = (lower_train_step if what == "train" else lower_eval_step)(config, mesh)
-            return compile_step(lowered, self._compiled_for, hurry=hurry)
+            return compile_step(lowered, self._compiled_for, memory_only=memory_only)

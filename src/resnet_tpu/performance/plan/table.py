@@ -44,14 +44,61 @@ def _steps(plan: Plan) -> list[tuple[str, Step]]:
 
 
 def _overview(plans: Sequence[Plan]) -> Table:
+    """Plans side by side; a row that is empty for all of them is left out."""
     table = Table("", box=box.SIMPLE)
     for plan in plans:
         table.add_column(plan.topology.name, justify="right")
-    for name, show in _ROWS.items():
-        cells = [show(plan) for plan in plans]
+    columns = [_cells(plan) for plan in plans]
+    for name in columns[0]:
+        cells = [column[name] for column in columns]
         if any(cells):
             table.add_row(name, *cells)
     return table
+
+
+def _cells(plan: Plan) -> dict[str, str]:
+    """What the overview says of a plan, by row."""
+    train, hosts = plan.train, plan.topology.hosts
+    time, eval_time = train and train.time, plan.eval and plan.eval.time
+    speed = train and train.images_per_second
+    return {
+        "chips": f"{plan.topology.chips:,}",
+        "devices used": f"{plan.devices:,}",
+        "fits": "yes" if plan.fits else "NO",
+        "train batch, whole and per device": (
+            f"{train.batch_size:,} = {plan.devices:,} x {train.batch_per_device:,}" if train else ""
+        ),
+        "largest train batch that fits": _shown(plan.largest_batch, "{:,}"),
+        "memory per device, training": _used(plan, train) if train else "",
+        "train step": _shown(time and 1000 * time.total, "{:.1f} ms"),
+        "  by the compiler": _shown((time and 1000 * time.compiler) or None, "{:.1f} ms"),  # 0 on GPUs
+        "  bytes at the memory's rate": _shown(time and 1000 * time.memory, "{:.1f} ms"),
+        "  bytes at the network's rate": _shown(time and 1000 * time.network, "{:.1f} ms"),
+        "  arithmetic at the peak": _shown(time and 1000 * time.peak, "{:.1f} ms"),
+        "bytes moved, training": f"{bytes_of(train.operations) / 1e9:.1f} GB" if train and time else "",
+        "train images/s": _shown(speed, "{:,.0f}"),
+        "  from each host": f"{hosts:,} x {speed / hosts:,.0f}" if speed else "",
+        "  a host gives": f"{plan.host.most_images_per_sec:,.0f}, by {plan.host.limit}" if plan.host else "",
+        "input wait": _shown(plan.input_wait, "{:.1%}"),
+        "matrix units used": _shown(train and train.utilisation, "{:.0%}"),
+        "eval step": _shown(eval_time and 1000 * eval_time.total, "{:.1f} ms"),
+        "eval images/s": _shown(plan.eval and plan.eval.images_per_second, "{:,.0f}"),
+        "train images": f"{plan.train_images:,}" if train else "",
+        "train steps": f"{plan.train_steps:,}" if train else "",
+        "evaluations": f"{plan.evaluations:,}" if plan.evaluations else "",
+        "hours": _shown(plan.hours, "{:.2f}"),
+        "cost": _shown(plan.cost, "{:,.2f}"),
+    }
+
+
+def _shown(number: float | None, form: str) -> str:
+    return "" if number is None else form.format(number)
+
+
+def _used(plan: Plan, step: Step) -> str:
+    if step.needed is None:
+        return ""
+    return f"{step.needed / GIB:.2f} of {plan.topology.device_memory / GIB:.2f} GiB"
 
 
 def _remarks(plans: Sequence[Plan]) -> list[str]:
@@ -69,57 +116,6 @@ def _remarks(plans: Sequence[Plan]) -> list[str]:
 
 def _not_counted(plan: Plan) -> str:
     return _NOT_COUNTED if plan.host else f"reading and decoding images, {_NOT_COUNTED}"
-
-
-def _train(plan: Plan, show: Any) -> str:
-    return show(plan.train) if plan.train and plan.train.time else ""
-
-
-def _eval(plan: Plan, show: Any) -> str:
-    return show(plan.eval) if plan.eval and plan.eval.time else ""
-
-
-def _used(plan: Plan, step: Step) -> str:
-    if step.needed is None:
-        return ""
-    return f"{step.needed / GIB:.2f} of {plan.topology.device_memory / GIB:.2f} GiB"
-
-
-def _of_compiler(seconds: float) -> str:
-    return f"{1000 * seconds:.1f} ms" if seconds else ""
-
-
-_ROWS: dict[str, Any] = {
-    "chips": lambda plan: f"{plan.topology.chips:,}",
-    "devices used": lambda plan: f"{plan.devices:,}",
-    "fits": lambda plan: "yes" if plan.fits else "NO",
-    "train batch, whole and per device": lambda plan: (
-        f"{plan.train.batch_size:,} = {plan.devices:,} x {plan.train.batch_per_device:,}" if plan.train else ""
-    ),
-    "largest train batch that fits": lambda plan: f"{plan.largest_batch:,}" if plan.largest_batch else "",
-    "memory per device, training": lambda plan: _used(plan, plan.train) if plan.train else "",
-    "train step": lambda plan: _train(plan, lambda step: f"{1000 * step.time.total:.1f} ms"),
-    "  by the compiler": lambda plan: _train(plan, lambda step: _of_compiler(step.time.compiler)),
-    "  bytes at the memory's rate": lambda plan: _train(plan, lambda step: f"{1000 * step.time.memory:.1f} ms"),
-    "  bytes at the network's rate": lambda plan: _train(plan, lambda step: f"{1000 * step.time.network:.1f} ms"),
-    "  arithmetic at the peak": lambda plan: _train(plan, lambda step: f"{1000 * step.time.peak:.1f} ms"),
-    "bytes moved, training": lambda plan: _train(plan, lambda step: f"{bytes_of(step.operations) / 1e9:.1f} GB"),
-    "train images/s": lambda plan: _train(plan, lambda step: f"{step.images_per_second:,.0f}"),
-    "  from each host": lambda plan: _train(
-        plan, lambda step: f"{plan.topology.hosts:,} x {step.images_per_second / plan.topology.hosts:,.0f}"
-    ),
-    "  a host gives": lambda plan: f"{plan.host.most_images_per_sec:,.0f}, by {plan.host.limit}" if plan.host else "",
-    "input wait": lambda plan: f"{plan.input_wait:.1%}" if plan.input_wait is not None else "",
-    "matrix units used": lambda plan: _train(plan, lambda step: f"{step.utilisation:.0%}"),
-    "eval step": lambda plan: _eval(plan, lambda step: f"{1000 * step.time.total:.1f} ms"),
-    "eval images/s": lambda plan: _eval(plan, lambda step: f"{step.images_per_second:,.0f}"),
-    "train images": lambda plan: f"{plan.train_images:,}" if plan.train else "",
-    "train steps": lambda plan: f"{plan.train_steps:,}" if plan.train else "",
-    "evaluations": lambda plan: f"{plan.evaluations:,}" if plan.evaluations else "",
-    "hours": lambda plan: f"{plan.hours:.2f}" if plan.hours is not None else "",
-    "cost": lambda plan: f"{plan.cost:,.2f}" if plan.cost is not None else "",
-}
-"""Rows of the overview; one that is empty for all plans is left out."""
 
 
 def _memory(steps: Sequence[tuple[Plan, str, Step]]) -> Table:

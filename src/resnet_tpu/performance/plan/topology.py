@@ -1,13 +1,13 @@
-"""Slices of TPU chips, by the names that the compiler and that Google Cloud give them; and GPUs of one machine."""
+"""TPU slices, by the names that the compiler and Google Cloud give them, and the GPUs of one machine."""
 
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from resnet_tpu.errors import UserError, nearest
 from resnet_tpu.performance.plan.generations import GENERATIONS, Generation
-from resnet_tpu.performance.plan.gpus import COUNTS, GPUS
-from resnet_tpu.performance.plan.slices import topologies, topology_of
+from resnet_tpu.performance.plan.gpus import GPUS
 
 _CHIPS_ON_A_HOST = 4  # in slices with several hosts
 
@@ -33,6 +33,11 @@ class Topology:
     def chips(self) -> int:
         """How many chips: what is paid for."""
         return math.prod(self.shape)
+
+    @property
+    def cores(self) -> int:
+        """How many cores, by which Google Cloud names the slice: v4-8 has 8 in 4 chips."""
+        return self.chips * self.generation.cores
 
     @property
     def hosts(self) -> int:
@@ -62,16 +67,35 @@ class Topology:
         return self.generation.memory_bandwidth / self.generation.devices
 
 
+def _by_name(generations: Mapping[str, Generation]) -> dict[str, Topology]:
+    found = [Topology(one, tuple(map(int, shape.split("x")))) for one in generations.values() for shape in one.shapes]
+    return {topology.name: topology for topology in found}
+
+
+TPU_SLICES = _by_name(GENERATIONS)
+"""All slices by the compiler's name, in the order of generation and size."""
+
+_GPUS = _by_name(GPUS)
+_OF_GOOGLE = {f"{found.generation.name}-{found.cores}": found for found in TPU_SLICES.values()}
+
+
+def find_tpu_slice(name: str) -> Topology | None:
+    """The slice called `name`: `v5e:2x4` as the compiler calls it, or `v3-32` as Google Cloud does.
+
+    None for a name that is not a slice. Source: Cloud TPU's documentation of each generation.
+    """
+    name = name.replace("v5litepod", "v5e")
+    return TPU_SLICES.get(name) or _OF_GOOGLE.get(name)
+
+
 def find_topology(name: str) -> Topology:
     """The slice called `name`: `v5e:2x4` as the compiler calls it, or `v3-32` as Google Cloud does; or GPUs: `h200:8`.
 
     Raises UserError, naming those that exist, for any other name.
     """
-    known = [*topologies(), *(f"{gpu}:{count}" for gpu in GPUS for count in COUNTS)]
-    name = name.replace("v5litepod", "v5e")
-    found = topology_of(name) or name
-    if found in known:
-        return _parse(found)
+    if found := find_tpu_slice(name) or _GPUS.get(name):
+        return found
+    known, name = [*TPU_SLICES, *_GPUS], name.replace("v5litepod", "v5e")
     generation = re.split("[:-]", name)[0]
     if generation not in GENERATIONS | GPUS:
         expected = f"a slice of {', '.join(GENERATIONS)} such as v5e:2x4 or v3-32, or {', '.join(GPUS)} such as h200:8"
@@ -83,8 +107,3 @@ def find_topology(name: str) -> Topology:
 def smallest_like(topology: Topology) -> Topology:
     """A slice of four chips of the same generation."""
     return Topology(topology.generation, {1: (4,), 2: (2, 2), 3: (2, 2, 1)}[len(topology.shape)])
-
-
-def _parse(name: str) -> Topology:
-    generation, _, shape = name.partition(":")
-    return Topology((GENERATIONS | GPUS)[generation], tuple(int(side) for side in shape.split("x")))

@@ -86,7 +86,7 @@ def sample_stages(source: Source, data: DataConfig, *, batch_size: int, seed: in
     _walk(Stopwatch(), _reader(source, data, records[:_WARM_UP]), source, data, seed, min(num_images, _WARM_UP))
     watch = Stopwatch()
     photos = _walk(watch, _reader(source, data, records), source, data, seed, num_images)
-    spent = _told_apart(watch)
+    spent = _cpu_by_stage(watch)
     waiting = _waiting(watch) / (THREADS if _read_ahead(source, data) else 1)
     return Sampled(
         stages=tuple(Stage(name, ns / 1000 / num_images) for name, ns in spent.items()),
@@ -158,8 +158,8 @@ def _time_decoding(
         fill(image)
 
 
-def _told_apart(watch: Stopwatch) -> dict[str, int]:
-    """Time by stage, with the differences that `_time_decoding` speaks of."""
+def _cpu_by_stage(watch: Stopwatch) -> dict[str, int]:
+    """CPU time by stage, in ns; that of decoding and resizing by the differences that `_time_decoding` explains."""
     spent = dict(watch.cpu_ns)
     from_file, from_pixels = spent.pop(_FROM_FILE, None), spent.pop(_FROM_PIXELS, None)
     if from_pixels is not None:

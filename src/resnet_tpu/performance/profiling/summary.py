@@ -77,8 +77,8 @@ def summarise(trace: Trace, labels: Mapping[str, Label]) -> StepSummary:
     def per_step(seconds: float) -> float:
         return 1000 * seconds / num_steps
 
-    compute = per_step(_mean([_length(spans) for spans in busy]))
-    input_wait = per_step(_mean([_length(waits) - _length(intersect(waits, spans)) for spans in busy]))
+    compute = per_step(statistics.fmean(_length(spans) for spans in busy))
+    input_wait = per_step(statistics.fmean(_length(waits) - _length(intersect(waits, spans)) for spans in busy))
     mean = per_step(window.end - window.start)
     return StepSummary(
         num_steps=num_steps,
@@ -157,7 +157,3 @@ def _clip(spans: Iterable[Span], window: Span) -> list[Span]:
 
 def _length(spans: Iterable[Span]) -> float:
     return sum(span.end - span.start for span in spans)
-
-
-def _mean(values: Sequence[float]) -> float:
-    return statistics.fmean(values) if values else 0.0

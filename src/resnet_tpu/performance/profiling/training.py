@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from resnet_tpu import storage
 from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.errors import UserError
-from resnet_tpu.kernels.choose import KERNELS
 from resnet_tpu.models.flops import PASSES_PER_STEP, forward_flops
 from resnet_tpu.options.config import Config
 from resnet_tpu.options.network import network_of
@@ -73,9 +72,7 @@ def profile_training(config: Config, *, steps: int) -> TrainProfile:
     run = fill_in_counts(run, open_source(run.data, "train"))
     mesh = distributed.make_mesh(run.run.num_cores)
     trace = read_trace(path := find_trace(folder))
-    setting = resolve_kernels(run, mesh, None)
-    kernels, tuned = KERNELS[setting.kernels], setting.tuned_compiler
-    labels = labels_of(lower_train_step(run, mesh, kernels=kernels, tuned_compiler=tuned).compile().as_text() or "")
+    labels = labels_of(lower_train_step(run, mesh, resolve_kernels(run, mesh, None)).compile().as_text() or "")
     write_labels(folder, labels, (event.name for lanes in trace.devices.values() for lane in lanes for event in lane))
     summary = summarise(trace, labels)
     device, peak = mesh.devices.flat[0].device_kind, find_peak(mesh.devices.flat[0].device_kind)
