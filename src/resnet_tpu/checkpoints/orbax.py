@@ -150,6 +150,11 @@ def load_named(path: str, collections: Sequence[str] | None = None) -> dict[str,
     return dict(leaves(load_all(path, collections).arrays))
 
 
+def load_masks(path: str) -> Arrays | None:
+    """The masks of the checkpoint at `path`, nested as its params; None where it has none. Nothing else is read."""
+    return load_all(path, ("masks",)).arrays["masks"] if "masks" in stored_shapes(path) else None
+
+
 def stored_shapes(path: str) -> Arrays:
     """Shape and dtype of each array of the checkpoint at `path`. Raises DamagedCheckpointError."""
     return sparse.described(*_stored(path))

@@ -3,12 +3,12 @@
 import contextlib
 import dataclasses
 import os
-import unicodedata
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from resnet_tpu import storage
 from resnet_tpu.data.boxes import Boxes
+from resnet_tpu.data.class_names import composed
 from resnet_tpu.data.findings import Finding, Kind
 from resnet_tpu.data.photo_csv import read_photo_csv
 from resnet_tpu.data.photos import SPLIT_FOLDERS, Photo, PhotoListing, class_names_of
@@ -55,7 +55,7 @@ def _check_class_names(raw: str, classes: Collection[str]) -> None:
         raise UserError("Class name", repr(bad[0]), expected, "Rename the class.")
     same: dict[str, str] = {}
     for name in sorted(classes):
-        if (other := same.setdefault(unicodedata.normalize("NFC", name), name)) != name:
+        if (other := same.setdefault(composed(name), name)) != name:
             got = f"{other} and {name}, one name in two forms of Unicode ({other!a}, {name!a})"
             raise UserError(f"Classes of {raw}", got, "one form", "Rename one; a Mac decomposes letters with accents.")
 

@@ -14,6 +14,7 @@ from resnet_tpu import storage
 from resnet_tpu.checkpoints import folders, orbax
 from resnet_tpu.checkpoints.meta import changed_options
 from resnet_tpu.errors import UserError, check_kind
+from resnet_tpu.models.arrays import leaves
 from resnet_tpu.options.config import Config
 from resnet_tpu.options.fields import GivenPath, expand_home
 from resnet_tpu.options.overrides import Layer, merge
@@ -135,9 +136,8 @@ def _plan_unpruned(config: Config, model_dir: str, own_dir: str, seed: int, aske
 def _is_pruned(model_dir: str) -> bool:
     """Whether any weight of the newest checkpoint is masked; not of a damaged one, which a training skips."""
     with contextlib.suppress(orbax.DamagedCheckpointError):
-        path = orbax.find(model_dir)
-        if "masks" in orbax.stored_shapes(path):
-            return not all(mask.all() for mask in orbax.load_named(path, ("masks",)).values())
+        masks = orbax.load_masks(orbax.find(model_dir))
+        return masks is not None and not all(mask.all() for _, mask in leaves(masks))
     return False
 
 

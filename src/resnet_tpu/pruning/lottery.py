@@ -266,8 +266,8 @@ def _open(path: str, network: Network, config: Config) -> _Origin:
 
 
 def _has_masks(model_dir: str, network: Network, masks: Masks) -> bool:
-    found = orbax.load_all(orbax.find(model_dir))
-    return "masks" in found.arrays and are_equal(masks, masks_of(found.arrays, maskable(network)))
+    found = orbax.load_masks(orbax.find(model_dir))
+    return found is not None and are_equal(masks, masks_of({"masks": found}, maskable(network)))
 
 
 def _forget_names(results_dir: str, model_dir: str) -> None:

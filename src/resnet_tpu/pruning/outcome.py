@@ -45,10 +45,7 @@ class Outcome:
 def read_outcome(model_dir: str, seed: int, retrain: str, level: str, method: str) -> Outcome:
     """The outcome of a phase that is done in `model_dir`."""
     path = orbax.find(model_dir)
-    step, masks = orbax.step_of(path), None
-    if "masks" in orbax.stored_shapes(path):  # nothing else of the checkpoint is needed
-        masks = orbax.load_all(path, ("masks",)).arrays["masks"]
-    size = size_of(config_of(orbax.read_meta(path)), masks)
+    step, size = orbax.step_of(path), size_of(config_of(orbax.read_meta(path)), orbax.load_masks(path))
     accuracy = evaluation_at(model_dir, step).get("top_1_accuracy")
     if accuracy is None:
         do = f"Evaluate it: resnet-tpu eval {shlex.quote(model_dir)}"

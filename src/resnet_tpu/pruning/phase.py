@@ -3,7 +3,7 @@
 import contextlib
 import json
 import logging
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import jax
@@ -108,10 +108,9 @@ class Phase:
     def check_begun(self) -> None:
         """Raises UserError when it was begun with other options, or from another training."""
         begun = read_description(self.model_dir)
-        # phases that an earlier version began lack some entries
-        known = {name: value for name, value in self._description().items() if begun.get(name) is not None}
-        other = {name: value for name, value in known.items() if value not in (None, begun[name])}
-        if other:
+        asked = {name: value for name, value in self._description().items() if value is not None}
+        # what is not known of it, such as the loss, cannot differ
+        if other := {name: value for name, value in asked.items() if begun.get(name) not in (None, value)}:
             got = "one begun with " + ", ".join(f"{name} {begun[name]}" for name in other)
             expected = ", ".join(f"{name} {value}" for name, value in other.items())
             raise UserError(f"Phase {self.model_dir}", got, expected, "Give another output_dir.")
@@ -149,11 +148,14 @@ class Phase:
             )  # fmt: skip
 
     def _description(self) -> dict[str, Any]:
-        names = ("method", "retrain", "rewind_optimizer")
-        return {name: asdict(self)[name] for name in names} | {
-            "rewind_step": self.unpruned.rewind_step, "last_step": self.unpruned.last_step,
+        return {
+            "method": self.method,
+            "retrain": self.retrain,
+            "rewind_optimizer": self.rewind_optimizer,
+            "rewind_step": self.unpruned.rewind_step,
+            "last_step": self.unpruned.last_step,
             "unpruned_loss": self.unpruned.last_loss(),
-        }  # fmt: skip
+        }
 
     def _start(self) -> tuple[Arrays, dict[str, Any]]:
         """The arrays and the description of the checkpoint that the re-training starts from."""

@@ -19,13 +19,11 @@ def cross_entropy(logits: jax.Array, labels: jax.Array, label_smoothing: float =
 
 def l2(params: Arrays, *, norms: bool = False) -> jax.Array:
     """Half the sum of squares of all parameters that decay; with `norms`, those of norm layers too: float32 []."""
-    decays = jax.tree.map(lambda decays: decays or norms, decaying(params))
-    decayed = jax.tree.map(lambda leaf, decays: jnp.square(leaf).sum() if decays else 0.0, params, decays)
-    return 0.5 * jnp.asarray(sum(jax.tree.leaves(decayed)), jnp.float32)
+    counted = decaying(params)
+    squares = jax.tree.map(lambda leaf, decays: jnp.square(leaf).sum() if decays or norms else 0.0, params, counted)
+    return 0.5 * jnp.asarray(sum(jax.tree.leaves(squares)), jnp.float32)
 
 
 def decaying(params: Arrays) -> Arrays:
     """For each leaf, whether it decays: all but those of norm layers (other layers' biases decay too)."""
-    return jax.tree_util.tree_map_with_path(
-        lambda path, _: not any(str(getattr(key, "key", "")).startswith("norm") for key in path), params
-    )
+    return jax.tree_util.tree_map_with_path(lambda path, _: not any(key.key.startswith("norm") for key in path), params)

@@ -10,8 +10,6 @@ from resnet_tpu.options.config import DataConfig
 _LEAST_AREA, _MOST_AREA = 0.02, 0.33
 _LEAST_ASPECT_RATIO, _MOST_ASPECT_RATIO = 0.3, 3.3
 _ATTEMPTS = 10
-_NUM_LAYERS = 2
-_MAGNITUDE = 9
 
 
 def augment(image: np.ndarray, rng: np.random.Generator, data: DataConfig) -> np.ndarray:
@@ -22,9 +20,9 @@ def augment(image: np.ndarray, rng: np.random.Generator, data: DataConfig) -> np
     if data.augment_name == "autoaugment":
         image = autoaugment(image, rng, flavor=data.augment_flavor)
     elif data.augment_name == "randaugment":
-        num_layers = _NUM_LAYERS if data.randaug_num_layers is None else data.randaug_num_layers
-        magnitude = _MAGNITUDE if data.randaug_magnitude is None else data.randaug_magnitude
-        image = randaugment(image, rng, num_layers=num_layers, magnitude=magnitude, flavor=data.augment_flavor)
+        asked = {"num_layers": data.randaug_num_layers, "magnitude": data.randaug_magnitude}
+        given = {name: number for name, number in asked.items() if number is not None}
+        image = randaugment(image, rng, **given, flavor=data.augment_flavor)
     return random_erasing(image, rng, data.random_erasing) if data.random_erasing else image
 
 

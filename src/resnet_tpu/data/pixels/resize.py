@@ -20,26 +20,8 @@ def resize(image: np.ndarray, size: int, *, mirrored: bool = False, method: Meth
 
     Pixel i lies at i * (in / out) of the source, without half-pixel centres; four taps per axis (bilinear: two)
     whatever the scale, so no antialiasing; the edge is repeated; values beyond 0 ... 255 are kept. Equal to
-    TensorFlow's kernels but for the order of float32 additions (3e-4 for noise).
-    """
-    return cv2.transpose(_transposed(image, size, mirrored, method))
-
-
-def resize_to_uint8(image: np.ndarray, out: np.ndarray, *, mirrored: bool = False, method: Method = "bicubic") -> None:
-    """Fills `out` uint8 [size, size, 3] with `resize`, rounded (half to even) and clipped."""
-    library = native.load()
-    if library and library.resize_pixels(image, out, mirrored=mirrored, method=method):
-        return
-    size = len(out)
-    columns = _transposed(image, size, mirrored, method).reshape(size, size * 3)
-    rounded = np.clip(np.rint(columns, out=columns), 0, 255, out=columns).astype(np.uint8)
-    out[...] = cv2.transpose(rounded.reshape(size, size, 3))
-
-
-def _transposed(image: np.ndarray, size: int, mirrored: bool, method: Method) -> np.ndarray:
-    """The resized image as float32 [x, y, 3]: rows are resized first, then, after a transposition, columns.
-
-    Every step runs in C without the GIL.
+    TensorFlow's kernels but for the order of float32 additions (3e-4 for noise). Rows are resized first, then, after a
+    transposition, columns; every step runs in C without the GIL.
     """
     vertical = _axis(image.shape[0], size, mirrored=False, method=method)
     horizontal = _axis(image.shape[1], size, mirrored=mirrored, method=method)
@@ -50,7 +32,16 @@ def _transposed(image: np.ndarray, size: int, mirrored: bool, method: Method) ->
     height, width, _ = image.shape
     rows = vertical.weights @ image.reshape(height, width * 3).astype(np.float32)
     columns = cv2.transpose(rows.reshape(size, width, 3)).reshape(width, size * 3)
-    return (horizontal.weights @ columns).reshape(size, size, 3)
+    return cv2.transpose((horizontal.weights @ columns).reshape(size, size, 3))
+
+
+def resize_to_uint8(image: np.ndarray, out: np.ndarray, *, mirrored: bool = False, method: Method = "bicubic") -> None:
+    """Fills `out` uint8 [size, size, 3] with `resize`, rounded (half to even) and clipped."""
+    library = native.load()
+    if library and library.resize_pixels(image, out, mirrored=mirrored, method=method):
+        return
+    resized = resize(image, len(out), mirrored=mirrored, method=method)
+    out[...] = np.clip(np.rint(resized, out=resized), 0, 255, out=resized)
 
 
 class _Axis(NamedTuple):

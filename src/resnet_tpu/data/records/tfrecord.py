@@ -100,11 +100,7 @@ def read_records(path: str) -> Iterator[bytes]:
             if isinstance(step, RecordError):
                 raise step
             start, length = step
-            data = file.read(length + CHECKSUM.size)
-            payload = data[:length]
-            if error := _payload_error(path, record, start, length, payload, data[length:]):
-                raise error
-            yield payload
+            yield _payload(path, record, start, length, file.read(length + CHECKSUM.size))
 
 
 class RecordFile:
@@ -141,12 +137,8 @@ class RecordFile:
 
     def check(self, i: int, data: bytes) -> bytes:
         """The payload in what was read of the span of record `i`. Raises RecordError when its checksum is wrong."""
-        record = range(len(self))[i]
-        start, length = self._index[record].tolist()
-        payload = data[:length]
-        if error := _payload_error(self.path, record, start, length, payload, data[length:]):
-            raise error
-        return payload
+        start, length = self._index[i].tolist()
+        return _payload(self.path, i, start, length, data)
 
     @property
     def offsets(self) -> np.ndarray:
@@ -299,17 +291,16 @@ def _crc_tables() -> list[np.ndarray]:
     return tables
 
 
-def _payload_error(
-    path: str, record: int, start: int, length: int, payload: bytes, checksum: bytes
-) -> RecordError | None:
-    """What is wrong with what was read of the payload at `start` and its checksum; None when nothing is."""
-    offset, size = start - HEADER.size, len(payload) + len(checksum)
-    if size < length + CHECKSUM.size:
-        return RecordError(path, record, offset, f"{size} bytes after its header", f"{length + CHECKSUM.size}")
-    (expected,) = CHECKSUM.unpack(checksum)
-    if (got := masked_crc(payload)) == expected:
-        return None
-    return RecordError(path, record, offset, f"a payload with checksum {got:#010x}", f"{expected:#010x}")
+def _payload(path: str, record: int, start: int, length: int, data: bytes) -> bytes:
+    """The payload in `data`, read from `start` on, with its checksum behind it. Raises RecordError for damage."""
+    payload, offset = data[:length], start - HEADER.size
+    if len(data) < length + CHECKSUM.size:
+        got = f"{len(data)} bytes after its header"
+        raise RecordError(path, record, offset, got, f"{length + CHECKSUM.size}")
+    (expected,) = CHECKSUM.unpack(data[length:])
+    if (got := masked_crc(payload)) != expected:
+        raise RecordError(path, record, offset, f"a payload with checksum {got:#010x}", f"{expected:#010x}")
+    return payload
 
 
 def state_of(path: str) -> tuple[int, int]:

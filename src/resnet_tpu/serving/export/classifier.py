@@ -41,16 +41,18 @@ def load_classifier(
         again = f", or export again with --forms={','.join([*bundle.forms, form])}" if form in FORMS else ""
         do = f"Choose another{again}."
         raise UserError("Form", form, f"one that {bundle.path} has: {', '.join(bundle.forms)}", do)
-    if form == "stablehlo":
-        from resnet_tpu.serving.export.stablehlo import load_stablehlo
-
-        return _checking_pixels(load_stablehlo(bundle, output), bundle.image_size, len(bundle.class_names))
     if form == "savedmodel":
         do = "Serve it with TensorFlow Serving, or choose another form."
         raise UserError("Form", form, "one that takes pixels: stablehlo, onnx or int8", do)
-    from resnet_tpu.serving.export.runtime import load_onnx
+    if form == "stablehlo":
+        from resnet_tpu.serving.export.stablehlo import load_stablehlo
 
-    return _checking_pixels(load_onnx(bundle, form, num_threads, output), bundle.image_size, len(bundle.class_names))
+        classify = load_stablehlo(bundle, output)
+    else:
+        from resnet_tpu.serving.export.runtime import load_onnx
+
+        classify = load_onnx(bundle, form, num_threads, output)
+    return _checking_pixels(classify, bundle.image_size, len(bundle.class_names))
 
 
 def _checking_pixels(classify: Classifier, image_size: int, num_classes: int) -> Classifier:

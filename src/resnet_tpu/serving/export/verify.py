@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from rich.table import Table
 
@@ -19,9 +18,8 @@ from resnet_tpu.options.network import network_of
 from resnet_tpu.serving.export.bundle import Bundle
 from resnet_tpu.serving.export.classifier import Classifier, load_classifier, softmax
 from resnet_tpu.serving.export.predict import BATCH_SIZE, run_source
-from resnet_tpu.training.compiler_options import required_options_for
 from resnet_tpu.training.predict import open_images
-from resnet_tpu.training.step import normalize
+from resnet_tpu.training.step import make_output_step
 from resnet_tpu.training.trained import Trained, data_for_network, load_newest
 
 TOLERANCE = 1e-5
@@ -112,15 +110,12 @@ def _runs(bundle: Bundle, trained: Trained) -> Iterator[tuple[str, Classifier]]:
 
 
 def _live(trained: Trained, precision: str) -> Classifier:
-    config = trained.config.replace(precision=precision)
-    network = network_of(config)
-    options = required_options_for()
-    apply = jax.jit(lambda *arrays: network.apply(*arrays, train=False)[0], compiler_options=options)
+    output_step = make_output_step(network_of(trained.config.replace(precision=precision)), "logits")
     arrays = jax.device_put(jax.tree.map(np.asarray, (trained.params, trained.batch_stats)))  # of this process alone
 
     def run(images: np.ndarray) -> np.ndarray:
         with jax.default_matmul_precision("highest"):
-            return np.asarray(apply(*arrays, normalize(jnp.asarray(images), network.model)))
+            return np.asarray(output_step(*arrays, images))
 
     return run
 
