@@ -175,19 +175,21 @@ def _install(package: str) -> list[str]:
 
 
 def _package(asked: str, folder: str) -> str:
+    """What pip installs for `--package`; a wheel on this machine is staged in `folder`. Raises UserError."""
     if _is_local_wheel(asked):
         return storage.join(folder, asked.replace("\\", "/").rsplit("/", 1)[-1])
-    if not _is_wheel(asked) and "@" not in asked and not asked.startswith(_ADDRESSES) and _FILE.search(asked):
-        do = "Build one with `make wheels`."
-        raise UserError("--package", asked, "a wheel, an address or a requirement: the job cannot see other files", do)
     if asked.startswith(_ADDRESSES):
         return f"resnet-tpu[tpu,gcp] @ {asked}"
-    if not asked:
-        log.warning(
-            "The job would stop at once: it is to install resnet-tpu %s from a package index, and none has it "
-            "yet. Give --package=WHEEL, --package=git+https://..., or --image.", __version__,
-        )  # fmt: skip
-    return asked or f"resnet-tpu[tpu,gcp]=={__version__}"
+    if not _is_wheel(asked) and "@" not in asked and _FILE.search(asked):
+        do = "Build one with `make wheels`."
+        raise UserError("--package", asked, "a wheel, an address or a requirement: the job cannot see other files", do)
+    if asked:
+        return asked
+    log.warning(
+        "The job would stop at once: it is to install resnet-tpu %s from a package index, and none has it yet. Give "
+        "--package=WHEEL, --package=git+https://..., or --image.", __version__,
+    )  # fmt: skip
+    return f"resnet-tpu[tpu,gcp]=={__version__}"
 
 
 def _is_wheel(package: str) -> bool:

@@ -31,7 +31,7 @@ class VertexOptions:
 
 
 def request(job: Job, options: VertexOptions) -> dict[str, Any]:
-    """The `CustomJob` of aiplatform.googleapis.com v1, as JSON: the body of a POST to `path`.
+    """The `CustomJob` of aiplatform.googleapis.com v1, as JSON: the body of the POST that `submit` sends.
 
     Machine types and the field for the topology are those of Vertex AI's documentation and client library, whose own
     example has one replica for one host. That a larger slice has one for each of its hosts is inferred from GKE, to

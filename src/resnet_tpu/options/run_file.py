@@ -58,7 +58,7 @@ def read_run(path: str) -> Layer | None:
 
 
 def stored_options(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The stored options of a run, in the words of this version; without those of a single start."""
+    """The stored options of a run, in values that this version knows; without those of a single start."""
     kept = {name: value for name, value in values.items() if name not in OF_ONE_START}
     return kept | {name: now[kept[name]] for name, now in _RETIRED.items() if kept.get(name) in [*now]}
 

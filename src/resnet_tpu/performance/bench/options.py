@@ -25,7 +25,7 @@ class MeasureOptions:
 
 @dataclass(frozen=True)
 class BenchOptions(MeasureOptions):
-    """The same for the benchmarks of the input."""
+    """What the benchmarks of the input measure: the same, and on how much."""
 
     batch_size: int = option(100, "Images in a batch.", at_least=1)
     num_images: int = option(1000, "Images in the records: photos are repeated up to that.", at_least=1)

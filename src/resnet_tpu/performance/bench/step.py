@@ -67,7 +67,7 @@ def bench_step(cases: str, options: StepBenchOptions, command: Sequence[str]) ->
     rows, records, bars = [], [], []
     for case in chosen:
         for precision in _precisions(options.precisions):
-            outputs = _measure_case(case, precision, chosen_peers, options, optional=not options.peers)
+            outputs = _measure_case(case, precision, chosen_peers, options)
             rows += _rows(f"{case.title}, {precision}", outputs)
             records.append({"case": str(case), "precision": precision, "runs": outputs})
             bars += _bars(f"{case.title}, {precision}", outputs)
@@ -87,15 +87,12 @@ def _precisions(text: str) -> list[str]:
     return names
 
 
-def _measure_case(
-    case: Case, precision: str, peers: Sequence[str], options: StepBenchOptions, *, optional: bool
-) -> Outputs:
+def _measure_case(case: Case, precision: str, peers: Sequence[str], options: StepBenchOptions) -> Outputs:
     """What each program printed in each round, by its title."""
-    names = [OURS, *peers]
     lengths = [str(options.warmup), str(options.steps), str(options.seconds)]
-    commands = {PROGRAMS[name].title: run_alone(name, case, precision, lengths) for name in names}
-    left_out = [PROGRAMS[name].title for name in names[1:]] if optional else ()
-    outputs = compare.alternate(commands, rounds=options.rounds, optional=left_out)
+    commands = {PROGRAMS[name].title: run_alone(name, case, precision, lengths) for name in (OURS, *peers)}
+    optional = () if options.peers else [PROGRAMS[name].title for name in peers]
+    outputs = compare.alternate(commands, rounds=options.rounds, optional=optional)
     check_devices({title: runs[0]["device"] for title, runs in outputs.items()})
     return outputs
 

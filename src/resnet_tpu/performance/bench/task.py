@@ -50,11 +50,8 @@ def measure(batches: Iterator[Any], task: Task) -> dict[str, float]:
     for _ in range(task.warmup_batches):
         next(batches)
     cpu_begin, begin, num_images = cpu_secs_of_family(), time.perf_counter(), 0
-    while True:
+    while (seconds := time.perf_counter() - begin) < task.seconds or not num_images:
         next(batches)
         num_images += task.batch_size
-        seconds = time.perf_counter() - begin
-        if seconds >= task.seconds:
-            break
     cpu_ms = 1e3 * (cpu_secs_of_family() - cpu_begin) / num_images
     return {"images_per_sec": num_images / seconds, "cpu_ms_per_image": cpu_ms}

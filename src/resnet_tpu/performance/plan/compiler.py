@@ -147,7 +147,7 @@ def compile_step(
     """Compiles a step that was lowered for `devices_of(topology)`; takes some minutes for a real one.
 
     options: compiler options in addition to those that the step was jitted with.
-    memory_only: saves time, as no operations are listed; the program is a different, mostly smaller one.
+    memory_only: in less time. The result has no operations, and its program is a different, mostly smaller one.
     What was compiled once is read from the user's cache: the same program for the same slice and compiler.
     Raises OutOfMemory when it does not fit.
     """

@@ -54,7 +54,7 @@ def list_operations(module: Module) -> tuple[Operation, ...]:
 
 
 def bytes_of(operations: Iterable[Operation]) -> int:
-    """Bytes that a device reads from its memory and writes to it in all of them."""
+    """Bytes that a device reads from its memory and writes to it in all these operations."""
     return sum(operation.bytes for operation in operations if operation.kind not in COLLECTIVES)
 
 

@@ -50,7 +50,7 @@ class Step:
 
     @property
     def images_per_second(self) -> float | None:
-        """Of the whole slice."""
+        """Images per second of the whole slice; None when the step does not fit."""
         return self.batch_size / self.time.total if self.time else None
 
 
@@ -92,7 +92,7 @@ class Plan:
 
     @property
     def input_wait(self) -> float | None:
-        """The fraction of a training in which the devices wait for images; None if nothing is known about these."""
+        """The fraction of a training in which the devices wait for images; None if the input is not known."""
         if not (self.train and self.train.time and self.host):
             return None
         return 1 - self.train.time.total / self._seconds(self.train)

@@ -35,7 +35,7 @@ def render(plans: Sequence[Plan], *, top: int) -> RenderableType:
 
 
 def label_of(plan: Plan) -> str:
-    """What the figures of a plan are. Of a step on GPUs the compiler tells the bytes, and no time."""
+    """What its figures are: estimates, or for GPUs, where the compiler gives bytes and no time, bounds."""
     return BOUND if plan.topology.is_gpu else LABEL
 
 

@@ -14,7 +14,7 @@ _CHIPS_ON_A_HOST = 4  # in slices with several hosts
 
 @dataclass(frozen=True)
 class Topology:
-    """A slice: a grid of chips of one generation. Of GPUs a row."""
+    """A TPU slice, which is a grid of chips of one generation; or the GPUs of a machine, in a row."""
 
     generation: Generation
     shape: tuple[int, ...]

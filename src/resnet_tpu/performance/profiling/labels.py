@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from resnet_tpu import storage
 from resnet_tpu.errors import UserError
-from resnet_tpu.performance.plan.hlo import Computation, Module, parse_module
+from resnet_tpu.performance.plan.hlo import Module, parse_module
 from resnet_tpu.performance.plan.operations import list_operations
 from resnet_tpu.storage import checked_json
 
@@ -37,11 +37,9 @@ class Label(NamedTuple):
 
 def labels_of(program: str) -> dict[str, Label]:
     """The labels of all operations by name, from the text of the compiled program."""
-    module = parse_module(program)
-    placed = Module(_placed(module.entry, module), module.computations)
     return {
         operation.name: Label(operation.kind, _single(operation.layer), operation.direction)
-        for operation in list_operations(placed)
+        for operation in list_operations(_with_origins(parse_module(program)))
     }
 
 
@@ -50,25 +48,26 @@ def _single(layer: str) -> str:
     return "" if re.search("[:;]", layer) else layer
 
 
-def _placed(computation: Computation, module: Module) -> Computation:
-    """The operations; one without an origin gets that of the operations in it, or of the next ones that use it.
+def _with_origins(module: Module) -> Module:
+    """The program; an operation without an origin gets that of the operations in it, or of the next ones that use it.
 
     The CPU's compiler loses the origin of what it fuses or rewrites, such as the gradients of kernels.
     """
     users: dict[str, list[str]] = defaultdict(list)
     origins = {}
-    for name, instruction in reversed(computation.items()):
+    for name, instruction in reversed(module.entry.items()):
         inside = [inner.op_name for inner in module.called(instruction).values() if "/" in inner.op_name]
         after = [origins[user] for user in users[name] if origins[user]]
         origins[name] = instruction.op_name or next(iter([*inside[::-1], *after]), "")
         for operand in instruction.operands:
             users[operand].append(name)
-    return {
+    entry = {
         name: replace(instruction, text=f'{instruction.text}, metadata={{op_name="{origins[name]}"}}')
         if origins[name] and not instruction.op_name
         else instruction
-        for name, instruction in computation.items()
+        for name, instruction in module.entry.items()
     }
+    return replace(module, entry=entry)
 
 
 def guess_label(name: str) -> Label:

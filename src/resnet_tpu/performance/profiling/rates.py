@@ -29,7 +29,11 @@ _MOST_PER_CPU = 32
 
 @dataclass(frozen=True)
 class LoaderSpeed:
-    """cpu_us: of an image, in all workers together; shares of the cores in use: by the loader, by other programs."""
+    """How fast the loader is, and what it takes.
+
+    cpu_us: CPU time of an image, of all workers together, in microseconds. busy_share, others_share: of the cores, in
+    use by the loader and by other programs.
+    """
 
     images_per_sec: float
     cpu_us: float

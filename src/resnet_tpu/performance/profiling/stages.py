@@ -83,9 +83,9 @@ def sample_stages(source: Source, data: DataConfig, *, batch_size: int, seed: in
         records = [position % len(source) for position in range(num_images)]  # neighbours, as a piece is read
     else:
         records = [record_at_position(position, num_records=len(source), seed=seed) for position in range(num_images)]
-    _walk(Stopwatch(), _reader(source, data, records[:_WARM_UP]), source, data, seed, min(num_images, _WARM_UP))
+    _walk(Stopwatch(), source, data, seed, records[:_WARM_UP])
     watch = Stopwatch()
-    photos = _walk(watch, _reader(source, data, records), source, data, seed, num_images)
+    photos = _walk(watch, source, data, seed, records)
     spent = _cpu_by_stage(watch)
     waiting = _waiting(watch) / (THREADS if _read_ahead(source, data) else 1)
     return Sampled(
@@ -97,12 +97,17 @@ def sample_stages(source: Source, data: DataConfig, *, batch_size: int, seed: in
 
 
 def _walk(
-    watch: Stopwatch, read: Reader, source: Source, data: DataConfig, seed: int, count: int
+    watch: Stopwatch, source: Source, data: DataConfig, seed: int, records: Sequence[int]
 ) -> list[tuple[tuple[int, int], bytes]]:
-    """Takes the first `count` images of the training through the stages; returns (sides, file) of each sound one."""
+    """Takes the training's first images, which are `records` of the source, through the stages.
+
+    Returns (sides, file) of each sound one.
+    """
     out, photos = np.empty((data.image_size, data.image_size, 3), np.uint8), []
+    read = _reader(source, data, records)
     reading = Stopwatch() if data.cache == "decoded" else watch  # there, nothing is read from the second epoch on
-    for position in range(count):
+    policy = " and ".join(filter(None, [data.augment_name, "random_erasing" if data.random_erasing else None]))
+    for position in range(len(records)):
         with watch.at(ORDER):
             record_at_position(position, num_records=len(source), seed=seed)
             rng = random_at(position, seed=seed)
@@ -115,7 +120,7 @@ def _walk(
             continue
         photos.append((image.shape[:2], encoded))
         _time_decoding(watch, encoded, image, rng, out, source, data)
-        if policy := " and ".join(_policies(data)):
+        if policy:
             with watch.at(f"{AUGMENT}: {policy}"):
                 augment(out, rng, data)
     return photos
@@ -211,10 +216,6 @@ def _remote_reader(source: RemoteSource, records: Sequence[int]) -> Reader:
         return raise_if_damaged(found[position])
 
     return read
-
-
-def _policies(data: DataConfig) -> list[str]:
-    return [name for name in (data.augment_name, "random_erasing" if data.random_erasing else None) if name]
 
 
 def time_hand_over(config: Config, mesh: Mesh) -> Stage:

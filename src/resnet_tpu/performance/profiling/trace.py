@@ -24,7 +24,7 @@ class Span(NamedTuple):
 
 
 class Event(NamedTuple):
-    """The run of an operation of a compiled program on a device."""
+    """One run of an operation of a compiled program on a device, in the same seconds."""
 
     name: str
     start: float
