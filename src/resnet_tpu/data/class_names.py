@@ -34,9 +34,9 @@ def are_same_classes(found: list[str] | None, expected: list[str] | None) -> boo
 
 
 def stand_for_names(found: list[str], expected: list[str]) -> bool:
-    """Whether `expected` are numbers from 0 on, as a network has whose data had no names, and `found` are names.
+    """Whether a network knows its classes as 0, 1, 2, ... alone (`expected`), and the data have names (`found`).
 
-    Any names will do then, unless they are other numbers, or the same in another order.
+    Its own data had no names; any will do then. Where all of `found` are numbers too, the two are compared as names.
     """
     return expected == numbered(len(expected)) and not all(name.isdecimal() for name in found)
 

@@ -48,10 +48,10 @@ def remove_of_all(kernels: LayerKernels, masks: Masks, percent: float, score: Sc
 
 def keep_of_each(kernels: LayerKernels, masks: Masks, fractions: Mapping[str, float]) -> Masks:
     """Keeps the given fraction of each layer, of the largest weights."""
+    scores = {name: absolute(kernels[name]) * mask for name, mask in masks.items()}
     return {
-        name: mask & (scores >= _percentile([scores], (1 - fractions[name]) * 100))
+        name: mask & (scores[name] >= _percentile([scores[name]], (1 - fractions[name]) * 100))
         for name, mask in masks.items()
-        for scores in [absolute(kernels[name]) * mask]
     }
 
 

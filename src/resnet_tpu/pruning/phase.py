@@ -58,10 +58,8 @@ class Unpruned:
 
     def last_loss(self) -> float | None:
         """The loss of its last step, which identifies the training in any folder; None if its metrics lack it."""
-        rows = [
-            row for row in read_metrics(self.model_dir) if (row["split"], row["step"]) == ("train", self.last_step - 1)
-        ]
-        return rows[-1].get("loss") if rows else None
+        losses = {row["step"]: row.get("loss") for row in read_metrics(self.model_dir, "train")}
+        return losses.get(self.last_step - 1)
 
 
 def read_description(model_dir: str) -> dict[str, Any]:

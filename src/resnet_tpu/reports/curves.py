@@ -24,7 +24,7 @@ def draw_training(rows: Sequence[dict[str, Any]]) -> Picture:
     """
     drawers = (_draw_accuracy, _draw_loss, _draw_learning_rate)
     names = (("top_1_accuracy", "top_5_accuracy"), ("loss",), ("learning_rate",))
-    held = {name for row in rows for name in row if name not in ("step", "split", "time")}
+    held = {name for row in rows for name in row}
     panels = [drawer for drawer, wanted in zip(drawers, names, strict=True) if held.intersection(wanted)]
     if not panels:
         raise UserError("Training curves", "no accuracy, loss or learning rate", "a run that has some", "Train first.")

@@ -10,12 +10,10 @@ from resnet_tpu import storage
 from resnet_tpu.errors import UserError, nearest
 from resnet_tpu.options.fields import GivenPath, expand_home
 from resnet_tpu.reports import columns
-from resnet_tpu.reports.metrics import OTHER_IMAGES, MetricsSplit, read_metrics
+from resnet_tpu.reports.metrics import MetricsSplit, measured, read_metrics
 
 if TYPE_CHECKING:
     from resnet_tpu.reports.style import Picture
-
-_NO_MEASUREMENTS = ("split", "step", "time", OTHER_IMAGES)
 
 
 class History:
@@ -28,8 +26,8 @@ class History:
     def __init__(self, rows: Sequence[dict[str, Any]]) -> None:
         """rows: from `read_metrics`."""
         self._rows = sorted(rows, key=lambda row: (row["step"], row["split"] == "eval"))
-        names = dict.fromkeys(name for row in self._rows for name in row)
-        self.columns: list[str] = ["split", "step", *(name for name in names if name not in _NO_MEASUREMENTS)]
+        names = dict.fromkeys(name for row in self._rows for name in measured(row))
+        self.columns: list[str] = ["split", "step", *names]
         """The names of the columns."""
 
     def __len__(self) -> int:

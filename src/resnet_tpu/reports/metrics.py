@@ -103,7 +103,7 @@ class MetricsWriter:
             return
         last = max(rows, key=lambda row: row["step"])
         self._purge_steps["eval"] = last["step"]
-        self._event_file("eval").write({last["step"]: _numbers(last)}, now=last["time"])
+        self._event_file("eval").write({last["step"]: measured(last)}, now=last["time"])
 
     def _event_file(self, split: MetricsSplit) -> EventFile:
         if split not in self._event_files:
@@ -144,12 +144,12 @@ def own_evaluations(model_dir: str) -> list[dict[str, Any]]:
 def evaluation_at(model_dir: str, step: int) -> dict[str, float]:
     """The finite numbers by name that the run's own evaluation at a step measured; none where there was none."""
     rows = [row for row in own_evaluations(model_dir) if row["step"] == step]
-    values = _numbers(rows[-1]) if rows else {}
+    values = measured(rows[-1]) if rows else {}
     return {name: value for name, value in values.items() if isinstance(value, int | float) and math.isfinite(value)}
 
 
-def _numbers(row: Mapping[str, Any]) -> dict[str, Any]:
-    """What a row measured, by name."""
+def measured(row: Mapping[str, Any]) -> dict[str, Any]:
+    """What a row of `read_metrics` measured, by name."""
     return {name: value for name, value in row.items() if name not in ("step", "split", "time", OTHER_IMAGES)}
 
 

@@ -95,10 +95,10 @@ def _run(work: Callable[..., None], connection: Connection, *arguments: Any) -> 
         work(connection, *arguments)
 
 
-def outcome_of(work: Callable[[], Any]) -> Any:
-    """The result of `work()`, or the error it raised, with its traceback as a note, to be raised by the parent."""
+def outcome_of(work: Callable[..., Any], *arguments: Any) -> Any:
+    """What `work` returns for these, or the error it raised, its traceback as a note, to be raised by the parent."""
     try:
-        return work()
+        return work(*arguments)
     except Exception as error:  # noqa: BLE001  # whatever it is, the parent has to report it
         error.add_note(traceback.format_exc())
         return error

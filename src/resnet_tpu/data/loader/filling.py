@@ -180,4 +180,4 @@ def _serve(connection: Connection, filler: RowFiller, shared: SharedMemory, layo
         chunk, number = connection.recv()
         if number not in slots:
             slots[number] = Slot(number, layout.view(np.frombuffer(map_slot(shared, layout, number), np.uint8)))
-        connection.send(outcome_of(lambda chunk=chunk, number=number: filler.fill(chunk, slots[number])))
+        connection.send(outcome_of(filler.fill, chunk, slots[number]))

@@ -104,7 +104,7 @@ def _digest(paths: Sequence[str], split: Split, manifest: Manifest | None) -> st
     marks: list[Any] = [storage.file_state(path) for path in paths]
     if manifest and split in manifest.splits:
         marks = sorted(entry.sha256 for entry in manifest.splits[split].files.values())
-    names = [path.replace("\\", "/").rsplit("/", 1)[-1] for path in paths]
+    names = [path.rpartition("/")[2] for path in paths]
     return hashlib.sha256(json.dumps([names, marks]).encode()).hexdigest()
 
 

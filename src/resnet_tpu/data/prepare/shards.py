@@ -1,12 +1,11 @@
 """One shard of a prepared data set: photos in, a file of records and a small file of results out."""
 
 import collections
-import dataclasses
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from resnet_tpu import storage
 from resnet_tpu.data.boxes import Box
@@ -141,10 +140,9 @@ def _record(photo: Photo, label: int, image: CleanImage) -> bytes:
 
 
 def _to_json(result: ShardResult) -> str:
-    values: dict[str, Any] = {field.name: getattr(result, field.name) for field in dataclasses.fields(result)}
-    values["findings"] = [(finding.kind.name, finding.path, finding.detail) for finding in result.findings]
-    values["counts"] = {kind.name: count for kind, count in result.counts.items()}
-    return checked_json.dumps(values)
+    findings = [(finding.kind.name, finding.path, finding.detail) for finding in result.findings]
+    counts = {kind.name: count for kind, count in result.counts.items()}
+    return checked_json.dumps({**vars(result), "findings": findings, "counts": counts})
 
 
 def _from_json(text: str) -> ShardResult:

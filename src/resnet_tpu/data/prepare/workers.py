@@ -80,6 +80,4 @@ def _serve(connection: Connection, out_dir: str, limits: Limits, counts: Any, st
                 if stop.value:
                     raise _StoppedError
 
-            connection.send(
-                outcome_of(lambda shard=shard, go_on=after_photo: write_shard(shard, out_dir, limits, go_on))
-            )
+            connection.send(outcome_of(write_shard, shard, out_dir, limits, after_photo))

@@ -2,7 +2,6 @@
 
 import functools
 import logging
-import os
 from collections.abc import Sequence
 
 from resnet_tpu import storage
@@ -101,7 +100,7 @@ class FileSource:
 
     def __getitem__(self, i: int) -> Sample:
         path = self._paths[i]
-        folder = storage.absolute(path).replace(os.sep, "/").rpartition("/")[0].rpartition("/")[2]
+        folder = storage.parent_of(storage.absolute(path)).rpartition("/")[2]
         return Sample(_read(path), self._labels.get(composed(folder), UNKNOWN_LABEL), path)
 
     def where(self, i: int) -> str:

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import errno
 import logging
+import resource
 import signal
 import socket
 import sys
@@ -56,9 +57,7 @@ def serve(given: Sequence[str], options: ServeOptions) -> None:
 
 def _allow_connections(count: int) -> None:
     """Raises this process's limit of open files as far as it may, so that refusing a connection is still possible."""
-    with contextlib.suppress(ImportError, ValueError, OSError):  # not on every system
-        import resource
-
+    with contextlib.suppress(ValueError, OSError):  # the system may have a limit of its own
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         wanted = 2 * count + 2 * _BACKLOG
         if soft != resource.RLIM_INFINITY and soft < wanted:
