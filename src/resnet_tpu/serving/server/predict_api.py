@@ -22,8 +22,6 @@ from resnet_tpu.serving.server.refusal import Refusal
 
 FILES, PIXELS = ("serving_default", "classify"), "pixels"
 _INPUT, _IMAGES = "input", "images"
-_OUTPUTS = {True: ("logits", "probabilities"), False: ("classes", "probabilities")}
-"""By whether pixels were given."""
 
 _BASE64 = f"{string.ascii_letters}{string.digits}+/={string.whitespace}".encode()
 
@@ -115,8 +113,8 @@ def _file(value: Any, index: int) -> bytes:
 
 def predict_answer(logits: np.ndarray, request: PredictRequest) -> Response:
     """The answer to a `:predict` request. logits: [n, classes] of its images."""
-    first = logits if request.are_pixels else logits.argmax(-1)
-    columns = dict(zip(_OUTPUTS[request.are_pixels], (first.tolist(), softmax(logits).tolist()), strict=True))
+    first = {"logits": logits} if request.are_pixels else {"classes": logits.argmax(-1)}
+    columns = {name: values.tolist() for name, values in {**first, "probabilities": softmax(logits)}.items()}
     if not request.by_rows:
         return json_response({"outputs": columns})
     return json_response(
