@@ -1,6 +1,6 @@
-"""Checksums of the files of a checkpoint: Orbax and TensorStore keep none, neither for arrays nor for JSON.
+"""Checksums of the files of a checkpoint: Orbax and TensorStore keep none, for arrays or for JSON.
 
-`<step>/checksums.json` holds the size and the CRC32C of every other file. In a bucket it is not written: a bucket keeps
+`<step>/checksums.json` holds the size and the CRC32C of every other file. It is not written in a bucket, which keeps
 checksums itself.
 """
 
@@ -15,7 +15,7 @@ from resnet_tpu import storage
 from resnet_tpu.storage import checked_json
 
 FILE = "checksums.json"
-"""Missing where the writer was killed before it wrote this file."""
+"""Missing if the writer was killed before it wrote this file."""
 
 _READ_BYTES = 1 << 22
 
@@ -28,14 +28,14 @@ def write(path: str) -> None:
 
 
 def check(path: str, part: str) -> None:
-    """Raises ValueError when the folder or file `part` of the checkpoint at `path` is not what was written.
+    """Raises ValueError when the folder or file `part` of the checkpoint at `path` differs from what was written.
 
-    A checkpoint without checksums, an old one or one whose writer was killed just then, is not checked.
+    A checkpoint without checksums (an old one, or one whose writer was killed just then) is not checked.
     """
     if storage.is_remote(path) or not storage.exists(manifest := storage.join(path, FILE)):
         return
     written = checked_json.as_kind(dict[str, list[int]], checked_json.parse(storage.read_text(manifest)), FILE)
-    names = sorted(name for name in written if name.split("/")[0] == part)  # others may have left more files there
+    names = sorted(name for name in written if name.split("/")[0] == part)  # other programs may have added files
     files = dict(_files(path, part))
     with ThreadPoolExecutor() as pool:
         found = pool.map(lambda name: _describe(files[name]) if name in files else None, names)
@@ -45,7 +45,7 @@ def check(path: str, part: str) -> None:
 
 
 def _files(path: str, part: str) -> Iterator[tuple[str, Path]]:
-    """(name in the checkpoint, path) of each file of a part of it; '' for the whole checkpoint."""
+    """(name in the checkpoint, path) of each file in a part of the checkpoint. part: '' for all of it."""
     folder = Path(path)
     found = folder / part
     for file in [found] if found.is_file() else found.rglob("*"):

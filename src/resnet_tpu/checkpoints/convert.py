@@ -1,4 +1,4 @@
-"""Converts weights from one kind to another: into a `model_dir` that every verb works on, and back out of it."""
+"""Converts weights from one format to another: to a `model_dir` that every command accepts, and from one."""
 
 import contextlib
 import logging
@@ -36,7 +36,7 @@ IMAGE_SIZE = 224
 """Side in pixels of the images that the original, torchvision and most of timm train on."""
 
 AVERAGE_DECAY = 0.9999
-"""The decay of the moving averages in all configurations of the original that keep them; checkpoints do not hold it."""
+"""The decay of moving averages in all configurations of the original that keep them; checkpoints do not record it."""
 
 _SUFFIX = ".safetensors"
 _OTHER_SUFFIXES = (".pth", ".pt", ".bin", ".ckpt", ".onnx", ".pb", ".h5", ".keras", ".tflite")
@@ -53,7 +53,7 @@ def convert(
 ) -> None:
     """Converts the weights that `source` means (see `weights.locate`) and writes them to `target`, whole or not at all.
 
-    to: `model_dir`, one of our runs, with the step, momentum and averages of a training with the original; `tf1`, a
+    to: `model_dir`, one of our runs, with the step, momentum and averages of a run of the original; `tf1`, a
     folder with a checkpoint of the original, with the same; `safetensors`, a file with torchvision's names, in which
     averages replace the weights unless export_moving_average is off; `timm`, a folder with such a file and what timm
     and the hub need beside it. Default: `safetensors` when `target` has that suffix, else `model_dir`.
@@ -81,7 +81,7 @@ def convert(
     class_names = _read_labels(labels, config.data.num_label_classes or 0) if labels else weights.class_names
     network = network_of(config)
     arrays = _arrays(weights, network)
-    if config.optimizer.keeps_average and "ema" not in arrays:  # of an override
+    if config.optimizer.keeps_average and "ema" not in arrays:  # an override asked for it
         arrays["ema"] = {name: arrays[name] for name in ("params", "batch_stats")}
     require_finite(arrays, weights.source, "Take an earlier checkpoint.")
     if "masks" in arrays and to != "model_dir":
@@ -126,7 +126,7 @@ def check_target(target: str, to: Form) -> None:
             raise UserError("Target", target, f"a file called *{_SUFFIX}", f"Write {target}{_SUFFIX}.")
         taken = storage.exists(target)
     else:
-        # what a killed `folder_aside` left behind, its next call removes
+        # a killed `folder_aside` may have left partial folders, which its next call removes
         names = [name for name in storage.list_dir(target) if not (name[0] == "." and name.endswith(".partial"))]
         taken = bool(names) or (storage.exists(target) and not storage.is_dir(target))
     if taken:
@@ -134,14 +134,14 @@ def check_target(target: str, to: Form) -> None:
 
 
 def _configure(weights: Weights, image_size: int | None, overrides: Mapping[str, Any]) -> Config:
-    """The options of the run that the weights come from, as far as recorded or given; else the defaults."""
+    """The options of the run that the weights come from; those not recorded or given have their defaults."""
     do = "Start a training from it: resnet-tpu train --init_from=FILE."
     if weights.options.get("num_label_classes") == 1:
         raise UserError(f"Weights {weights.source}", "a classifier with one output", "an output for each class", do)
     config = Config().replace(**weights.options)
     if weights.kind != "ours":
         config = config.replace(image_size=weights.options.get("image_size", IMAGE_SIZE), **_training_options(weights))
-    if weights.kind == "torch":  # its makers' precision, in which predictions are theirs
+    if weights.kind == "torch":  # the publishers' precision, in which predictions equal theirs
         config = config.replace(precision="float32")
     if image_size:
         config = config.replace(image_size=image_size)
@@ -153,7 +153,7 @@ def _configure(weights: Weights, image_size: int | None, overrides: Mapping[str,
 
 
 def _training_options(weights: Weights) -> dict[str, Any]:
-    """Options of the training, as optimizer slots and averages reveal them."""
+    """Options of the run that optimizer slots and averages reveal."""
     found = contents(weights.variables)
     options: dict[str, Any] = {"enable_lars": True} if found.optimizer == LARS.strip("/") else {}
     if found.averaged:
@@ -194,11 +194,11 @@ def _arrays(weights: Weights, network: Network) -> Arrays:
 
 
 def write_model_dir(target: str, config: Config, arrays: Arrays, class_names: list[str] | None) -> None:
-    """Writes a run that every verb works on, with the arrays of its one checkpoint, whole or not at all."""
+    """Writes a run that every command accepts, with these arrays as its one checkpoint, whole or not at all."""
     if class_names is None:
         log.info("No class names found: the classes are called 0, 1, ... Use --labels=FILE to name them")
     config, step = config.replace(model_dir=target), int(arrays["step"])
-    # the images that a training has seen after this many steps, by the batch size in the options
+    # the images seen after this many steps, by the batch size in the options
     meta = make_meta(config, class_names, step * config.train.train_batch_size)
     arrays = jax.tree.map(jnp.asarray, arrays | {"step": jnp.int32(step)})
     with _new_folder(target) as folder:
@@ -225,7 +225,7 @@ def _write_tf1(target: str, config: Config, network: Network, arrays: Arrays) ->
 
 
 def _exported(target: str, config: Config, arrays: Arrays) -> Arrays:
-    """The params and batch_stats to export: the moving averages, where there are any and they are wanted."""
+    """The params and batch_stats to export: the moving averages, if there are any and they are wanted."""
     if "ema" not in arrays or not config.eval.export_moving_average:
         return arrays
     log.info(
@@ -235,7 +235,7 @@ def _exported(target: str, config: Config, arrays: Arrays) -> Arrays:
 
 
 def _top_1(weights: Weights) -> float | None:
-    """The validation accuracy that the training measured for this checkpoint, if it did."""
+    """The validation accuracy that the run measured for this checkpoint, if any."""
     run = folders.run_of(weights.source)
     if weights.kind != "ours" or not run or weights.step is None:
         return None
@@ -248,7 +248,7 @@ def _new_folder(target: str) -> Iterator[str]:
     if storage.is_remote(target):
         yield target
         return
-    path = Path(storage.absolute(target)).resolve()  # a link stays, and leads to what is written
+    path = Path(storage.absolute(target)).resolve()  # a link stays, and leads to the new folder
     is_there = path.is_dir()  # an empty folder stays too: it may be a volume, or the current folder
     with storage.folder_aside(str(path if is_there else path.parent), path.name) as aside:
         yield aside

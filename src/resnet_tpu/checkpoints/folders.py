@@ -1,7 +1,7 @@
-"""The folders of checkpoints: which are complete, deleted or put aside; on the disk and in a bucket.
+"""The folders of checkpoints, on the disk and in a bucket: finds complete ones, deletes them, and puts them aside.
 
-On the disk, Orbax writes a checkpoint aside and renames its folder. In a bucket no folder can be renamed: there, the
-file that it writes last marks a checkpoint as complete, and deleting a checkpoint removes that file first.
+On the disk, Orbax writes a checkpoint aside and renames its folder. In a bucket, a folder cannot be renamed: there, the
+file that Orbax writes last marks a checkpoint as complete, and deleting a checkpoint removes that file first.
 """
 
 import itertools
@@ -18,7 +18,7 @@ from resnet_tpu.parallel import hosts
 log = logging.getLogger(__name__)
 
 METADATA_FILE = "_CHECKPOINT_METADATA"
-"""A file that is in every checkpoint."""
+"""A file that every checkpoint has."""
 
 _COMMIT_FILE = "commit_success.txt"  # which Orbax writes last in a bucket
 _DELETED = ".deleted"
@@ -28,9 +28,9 @@ _GLOB_CHARACTERS = re.compile(r"[\[*?\\]")
 
 
 def check_name(folder: str) -> None:
-    """Raises UserError for a folder in which Orbax cannot write, or would mix its files with those of others.
+    """Raises UserError for a folder in which Orbax cannot write, or would take other files for its own.
 
-    It finds what its processes wrote by a glob pattern that begins with the path, and TensorStore takes \\ for /.
+    It finds the files of its processes by a glob pattern that begins with the path, and TensorStore takes \\ for /.
     """
     path = storage.absolute(folder)
     if found := _GLOB_CHARACTERS.search(path):
@@ -39,7 +39,7 @@ def check_name(folder: str) -> None:
 
 
 def check_model_dir(model_dir: str) -> None:
-    """Raises UserError for what cannot be a run's folder: see `check_name`; a checkpoint; a folder of checkpoints."""
+    """Raises UserError for a path that cannot be a run's: see `check_name`; a checkpoint; a folder of checkpoints."""
     check_name(model_dir)
     newest = [storage.join(model_dir, str(step)) for step in steps_in(model_dir)[-1:]]
     if is_checkpoint(model_dir) or any(map(is_checkpoint, newest)):
@@ -66,12 +66,12 @@ def steps_of_run(model_dir: str) -> list[int]:
 
 
 def run_to_resume(model_dir: str) -> Layer | None:
-    """The options of the run in `model_dir` if it has a checkpoint, so that a training would resume it."""
+    """The options of the run in `model_dir` if it has a checkpoint, from which `train` would resume it."""
     return read_run(model_dir) if steps_of_run(model_dir) else None
 
 
 def run_of(checkpoint: str) -> str:
-    """The `model_dir` of the run that a checkpoint belongs to, by its path; empty for one that lies elsewhere."""
+    """The `model_dir` of the run that a checkpoint belongs to, by its path; empty if it is not in a run's folder."""
     return checkpoint.rpartition(f"/{CHECKPOINTS}/")[0]
 
 
@@ -83,8 +83,8 @@ def is_checkpoint(path: str) -> bool:
 def delete(folder: str, steps: Collection[int]) -> None:
     """Deletes checkpoints from a folder of them. Every process must call it; the first one does the work.
 
-    A checkpoint that cannot be deleted from the disk stays, with a warning: that is no reason to end a training. Orbax
-    is not used: in a bucket it requires a permission that the roles for reading and writing files do not include.
+    A checkpoint that cannot be deleted from the disk stays, with a warning: training goes on all the same. Orbax is not
+    used: in a bucket it requires a permission that the roles for reading and writing files do not include.
     """
     if hosts.is_first():
         for step in steps:
@@ -93,10 +93,10 @@ def delete(folder: str, steps: Collection[int]) -> None:
                 storage.remove(storage.join(path, _COMMIT_FILE))
                 storage.remove_dir(path)
                 continue
-            try:  # renamed first, so that nobody takes what a kill leaves for a checkpoint
+            try:  # renamed first: if it is killed here, nobody takes the rest for a checkpoint
                 storage.move(path, f"{path}{_DELETED}")
                 storage.remove_dir(f"{path}{_DELETED}")
-            except FileNotFoundError:  # somebody made room
+            except FileNotFoundError:  # somebody else deleted it
                 log.info("Checkpoint %s was gone before it was deleted.", path)
             except OSError as error:
                 log.warning("Checkpoint %s is not deleted: %s", path, describe(error))
@@ -110,13 +110,13 @@ def delete_unfinished(folder: str) -> None:
         left = {name for name in storage.list_dir(folder) if partial.fullmatch(name)}
         for name in left - set(map(str, steps_in(folder))):
             path = storage.join(folder, name)
-            if not (name.isdecimal() and is_checkpoint(path)):  # such as 012, which a person made
+            if not (name.isdecimal() and is_checkpoint(path)):  # a person may have named a checkpoint 012
                 storage.remove_dir(path)
     hosts.wait_for_all()
 
 
 def put_aside(paths: Collection[str]) -> None:
-    """Renames damaged checkpoints to `<step>.damaged`, or `<step>.damaged2`, ... where that is taken already.
+    """Renames damaged checkpoints to `<step>.damaged`, or `<step>.damaged2`, ... if that is taken already.
 
     Every process must call it; the first one does the work.
     """
@@ -129,6 +129,6 @@ def put_aside(paths: Collection[str]) -> None:
 
 
 def _free_name(path: str) -> str:
-    """`path`, or the first of `path`2, `path`3, ... at which there is nothing."""
+    """The first of `path`, `path`2, `path`3, ... that does not exist."""
     names = itertools.chain([path], (f"{path}{number}" for number in itertools.count(2)))
     return next(name for name in names if not storage.exists(name))

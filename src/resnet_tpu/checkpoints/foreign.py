@@ -1,4 +1,4 @@
-"""What the readers of TensorFlow's and of PyTorch's weights have in common."""
+"""Functions that the readers of TensorFlow's and of PyTorch's weights share."""
 
 import math
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ import numpy as np
 from resnet_tpu.errors import UserError
 
 ANY_IMAGE_SIZE = 224
-"""Image size of networks made only to see which arrays they have: it has no effect where the stem is given."""
+"""Image size of networks made only to see which arrays they have: it has no effect if the stem is given."""
 
 
 def stand_in(shape: Sequence[int], dtype: Any) -> np.ndarray:

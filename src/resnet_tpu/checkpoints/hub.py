@@ -1,4 +1,4 @@
-"""Weights in repositories of Hugging Face's hub, through its own client: cached, resumed, with the user's token."""
+"""Weights from repositories on Hugging Face's hub, by its own client: cached, resumed, with the user's token."""
 
 import contextlib
 import errno
@@ -23,12 +23,12 @@ _PROPERTIES = re.compile(r"---\r?\n(.*?)^---", re.DOTALL | re.MULTILINE)
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
-@functools.cache  # called twice, for the options and for the arrays, which must be of one commit
+@functools.cache  # called twice, for the options and for the arrays, which must come from the same commit
 def fetch(repository: str, name: str) -> tuple[str, dict[str, Any]]:
     """The file of weights of `OWNER/NAME` or `OWNER/NAME@REVISION`, and their origin and licence, as options.
 
-    A config.json lies beside it. `name`: what the user calls it. All files are of one commit. What is in the client's
-    cache is not downloaded again; where the hub cannot be reached, only the cache is used. The environment decides on
+    Its config.json is beside it. `name`: the user's name for it. All files are of one commit. Files in the client's
+    cache are not downloaded again; if the hub cannot be reached, only the cache is used. The environment decides on
     endpoint, proxy, token, cache and offline mode as it does for all programs with that client. Raises UserError when
     the weights cannot be obtained, or differ from the hub's.
     """
@@ -42,7 +42,7 @@ def fetch(repository: str, name: str) -> tuple[str, dict[str, Any]]:
     commit = Path(config).parent.name
     weights = _download_weights(name, path, commit)
     card = None
-    with contextlib.suppress(UserError):  # others fetch only the weights, and now there may be no network
+    with contextlib.suppress(UserError):  # another program may have cached only the weights, with no network now
         card = _download(name, path, "README.md", commit)
     licence = _licence(card)
     checksum = _checked(name, weights)
@@ -54,7 +54,7 @@ def fetch(repository: str, name: str) -> tuple[str, dict[str, Any]]:
 
 
 def _download_weights(name: str, repository: str, commit: str) -> str:
-    """The path of the first of the files of weights that there is; without the hub, the first in the cache."""
+    """The path of the first file of weights that exists; if the hub cannot be reached, the first in the cache."""
     unreached: UserError | None = None
     for file in _FILES:
         try:
@@ -71,7 +71,7 @@ def _lacks(name: str, file: str) -> UserError:
 
 
 def _licence(card: str | None) -> str | None:
-    """The licence in the properties of a repository's card, where it has one."""
+    """The licence in the properties of a repository's card; None if it names none."""
     try:
         match = _PROPERTIES.match(storage.read_text(card)) if card else None
         properties = plain_yaml.parse(match[1]) if match else None
@@ -84,7 +84,7 @@ def _licence(card: str | None) -> str | None:
 def _checked(name: str, path: str) -> str:
     """The SHA-256 of a file in the cache. Raises UserError when it differs from the one that the hub gave.
 
-    The cache names large files by that checksum, where the file system has links.
+    The cache names large files by that checksum, if the file system has links.
     """
     found = published.checksum(path)
     blob = Path(path).parent / Path(path).readlink() if Path(path).is_symlink() else Path(path)
@@ -96,7 +96,7 @@ def _checked(name: str, path: str) -> str:
 
 
 def _download(name: str, repository: str, file: str, revision: str) -> str | None:
-    """The path of a file of the repository in the client's cache; None where it has no such file."""
+    """The path of a file of the repository in the client's cache; None if the repository has no such file."""
     try:
         import huggingface_hub as client
         from huggingface_hub import errors
@@ -110,12 +110,12 @@ def _download(name: str, repository: str, file: str, revision: str) -> str | Non
         raise _unreached(name, repository, revision, client.constants.ENDPOINT, error) from None
     except errors.EntryNotFoundError:
         return None
-    except Exception as error:  # noqa: BLE001  its libraries for HTTP and for large files raise errors of their own
+    except Exception as error:  # noqa: BLE001  the client's libraries for HTTP and large files have their own errors
         raise _refused(name, repository, revision, client.constants.ENDPOINT, error) from None
 
 
 def _unreached(name: str, repository: str, revision: str, endpoint: str, error: Exception) -> UserError:
-    """The error for a file that is not in the cache while the hub does not answer, or may not be asked."""
+    """The error for a file that is not in the cache while the hub does not answer, or downloads are forbidden."""
     from huggingface_hub import errors
 
     cause = error.__cause__

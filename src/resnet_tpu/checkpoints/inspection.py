@@ -1,4 +1,4 @@
-"""What is in a file of weights: its arrays, and the likely network. Values are not read where the names suffice."""
+"""Lists the arrays in a file of weights, and names the likely network. Values are not read if the names suffice."""
 
 import re
 from collections.abc import Mapping
@@ -21,10 +21,10 @@ from resnet_tpu.options.config import OPTIONS, VARIANT, Config
 from resnet_tpu.options.network import network_of
 
 _NAMED = ("stem", *VARIANT, "se_ratio", *FIXED_BY_WEIGHTS, *ORIGIN)
-"""Options that a summary names where they are not the default."""
+"""Options that a summary names if they differ from the default."""
 
 _SHOWN_CLASSES = 5
-_ONE_OUTPUT = ("num_label_classes", 1)  # of a classifier that says yes or no, which no network has here
+_ONE_OUTPUT = ("num_label_classes", 1)  # a yes-or-no classifier, which no network has here
 
 _WRITERS = {
     "ours": "resnet_tpu",
@@ -54,7 +54,7 @@ class Inspection:
 
 
 def inspect(path: str) -> Inspection:
-    """What is in the weights that `path` means (see `weights.locate`). Raises UserError when they cannot be read."""
+    """The contents of the weights that `path` means (see `weights.locate`). Raises UserError if they are unreadable."""
     found = locate(path)
     arrays = outline(found)
     try:
@@ -73,7 +73,7 @@ def inspect(path: str) -> Inspection:
 
 
 def summarize(weights: Weights, network: Network) -> str:
-    """One sentence on what the weights are and what is kept with them."""
+    """One sentence on what the weights are, and what else the file holds."""
     model, options = network.model, weights.options
     name = f"ResNet-{model.resnet_depth}" + (f" of width {model.resnet_width}" if model.resnet_width else "")
     variant = [_in_words(option, options[option]) for option in _NAMED if _is_special(option, options)]
@@ -109,7 +109,7 @@ def _some(class_names: list[str] | None) -> str:
 
 
 def _is_special(option: str, options: Mapping[str, Any]) -> bool:
-    """Whether an option is worth mentioning: it is known, and differs from nearly all networks."""
+    """Whether an option is worth mentioning: it is known, and its value is not the usual one."""
     return option in options and options[option] not in (OPTIONS[option].default, "imagenet")
 
 
@@ -118,7 +118,7 @@ def _in_words(option: str, value: Any) -> str:
 
 
 def _kept(weights: Weights) -> list[str]:
-    """What is kept beside the weights: optimizer state, averages."""
+    """The names of what is kept beside the weights: optimizer state, averages."""
     if weights.kind == "torch":
         return []
     if weights.kind == "tf1":

@@ -1,4 +1,4 @@
-"""Metadata of a checkpoint: options, class names, and how far the training has come."""
+"""Metadata of a checkpoint: options, class names, and how far the run has come."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,7 +10,7 @@ from resnet_tpu.options.run_file import stored_options
 
 
 def make_meta(config: Config, class_names: list[str] | None, position: int) -> dict[str, Any]:
-    """What a checkpoint holds besides its arrays: all that is needed to predict with it or to resume from it.
+    """The metadata that a checkpoint holds besides its arrays, for predicting with it or resuming from it.
 
     position: training images consumed, over all epochs.
     """
@@ -28,7 +28,7 @@ def make_meta(config: Config, class_names: list[str] | None, position: int) -> d
 
 
 def config_of(meta: Mapping[str, Any]) -> Config:
-    """The options that a checkpoint was written with, except those of a single start and of later versions."""
+    """The options that a checkpoint was written with, except those of a single start or unknown to this version."""
     return Config().replace(
         **{name: value for name, value in stored_options(meta["config"]).items() if name in OPTIONS}
     )

@@ -1,7 +1,7 @@
-"""A checkpoint of ours, in Orbax's format: `<step>/`, found, described and read.
+"""Finds, describes and reads our checkpoints: folders `<step>/` in Orbax's format.
 
-It holds the arrays and a `meta` mapping (options, class names, position in the data), so that prediction needs a single
-path. Arrays are float32 whatever the device computes in, and load on any device count.
+A checkpoint holds the arrays and a `meta` mapping (options, class names, position in the data), so that prediction
+needs only one path. Arrays are float32 whatever the device computes in, and load on any number of devices.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ from resnet_tpu.parallel import distributed
 from resnet_tpu.storage import buckets, disks
 
 META, SPARSE = "meta", "sparse"
-"""What a checkpoint holds as JSON beside its arrays: its metadata, and the shapes of packed arrays."""
+"""The parts that a checkpoint holds as JSON beside its arrays: its metadata, and the shapes of packed arrays."""
 
 _UNREACHED = re.compile(r"UNAVAILABLE|DEADLINE_EXCEEDED|PERMISSION_DENIED|UNAUTHENTICATED|response code: (401|403|5)")
 
@@ -62,16 +62,16 @@ def find(path: str) -> str:
     for folder in (folder_of(path), path):
         if steps := steps_in(folder):
             newest = storage.absolute(storage.join(folder, str(steps[-1])))
-            # elsewhere, a folder named by a number may be a bundle, or hold the photos of a class
+            # elsewhere, a folder with a number for a name may be an exported bundle, or hold the photos of a class
             if is_checkpoint(newest) or newest.split("/")[-2] == CHECKPOINTS:
                 return newest
     raise no_checkpoint(path)
 
 
 def orbax_context(*, alone: bool = False) -> ocp.Context:
-    """How Orbax reads and writes here: `meta` as JSON, and only those arrays that are asked for.
+    """Makes Orbax read and write `meta` as JSON, and read only the arrays that are asked for.
 
-    alone: this process does not wait for others, whose reading may fail.
+    alone: this process does not wait for others, which may fail to read.
     """
     registry = ocp.handlers.local_registry()
     for name in (META, SPARSE):
@@ -169,25 +169,25 @@ def stored_bytes(path: str) -> int:
 
 
 def _stored(path: str) -> tuple[Arrays, sparse.Shapes]:
-    """Descriptions of the arrays as they lie on disk, and the shapes of those that are packed."""
+    """Descriptions of the arrays as they are stored, and the shapes of those that are packed."""
     with _reading(path), orbax_context():
         checksums.check(path, "arrays")
         metadata: Any = ocp.metadata(storage.absolute(path), "arrays").metadata
-        if metadata is None:  # Orbax logs what is wrong and continues
+        if metadata is None:  # Orbax logs the error and continues
             raise OSError("the description of its arrays cannot be read")
     return metadata, _read_json(path, SPARSE) if sparse.is_packed(metadata) else {}
 
 
 @contextlib.contextmanager
 def _reading(path: str) -> Iterator[None]:
-    """Turns whatever reading raises into DamagedCheckpointError."""
+    """Turns errors in reading into DamagedCheckpointError."""
     # clients of buckets raise OSErrors with the same codes; `_check_bucket` names those
     reaching = contextlib.nullcontext() if storage.is_remote(path) else disks.reaching(path)
     with orbax_calls.calling():
         try:
             with reaching:
                 yield
-        except UserError:  # about a disk that cannot be reached, or a bucket that does not exist or refuses
+        except UserError:  # a disk that cannot be reached, or a bucket that does not exist or refuses
             raise
         except Exception as error:  # Orbax, TensorStore and the file system raise errors of their own
             if is_lack_of_memory(error):
@@ -225,7 +225,7 @@ def check_shapes(path: str, stored: Arrays, shapes: Arrays) -> None:
 
 
 def _check_bucket(path: str, error: Exception) -> None:
-    """Raises UserError when a checkpoint in a bucket could not be reached, and may be intact."""
+    """Raises UserError if a checkpoint in a bucket could not be reached, and so may be intact."""
     buckets.require_bucket(path)
     if storage.is_remote(path) and (buckets.named(error) or _UNREACHED.search(str(error))):
         do = "Check the network and the permissions, then run the same command again."

@@ -73,14 +73,14 @@ _SILENCE = _Silence("absl", "asyncio")
 
 @contextlib.contextmanager
 def _signals_held() -> Iterator[None]:
-    """Delays signals, as Orbax takes what a handler raises while it reads, even KeyboardInterrupt, for a read error.
+    """Delays signals, as Orbax takes an exception from a handler, even KeyboardInterrupt, for an error in reading.
 
-    The first signal waits until the block ends. A second one makes both act at once, or, where the handler of the first
-    raises, itself at the end of the block.
+    The first signal waits until the block ends. With a second one, both take effect at once; if the handler of the
+    first raises, the second takes effect at the end of the block.
     """
     held: list[tuple[int, FrameType | None]] = []
     handlers: dict[int, Callable[[int, FrameType | None], object]] = {}
-    if threading.current_thread() is threading.main_thread():  # Python allows handlers nowhere else
+    if threading.current_thread() is threading.main_thread():  # Python allows no other to set handlers
         for number in signals.ENDING:
             if callable(handler := signal.getsignal(number)):
                 handlers[number] = handler
@@ -95,7 +95,7 @@ def _signals_held() -> Iterator[None]:
             signal.signal(*handlers.popitem())
         while held:
             number, frame = held.pop(0)
-            if callable(handler := signal.getsignal(number)):  # asked now, as the one before may have set another
+            if callable(handler := signal.getsignal(number)):  # looked up now: the last handler may have set another
                 handler(number, frame)
 
     for number in handlers:
@@ -107,7 +107,7 @@ def _signals_held() -> Iterator[None]:
 
 
 class _WithoutLateArrays:
-    """A `sys.unraisablehook` that ignores arrays that finish after the write or read that they belong to has failed.
+    """A `sys.unraisablehook` that ignores arrays which finish after their write or read has failed.
 
     When an array fails, Orbax closes its event loop and raises. TensorStore's threads find the loop closed when they
     finish the other arrays, at any time until the program ends, and each would print a traceback.

@@ -1,4 +1,4 @@
-"""Weights that others published, by name: those that are known to work here, and any ResNet of timm's on the hub."""
+"""Published weights, by name: those known to work here, and any of timm's ResNets on the hub."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -35,7 +35,7 @@ class Pretrained:
 
     @property
     def eval_preprocessing(self) -> str:
-        """How their publisher evaluates them."""
+        """How their publisher preprocesses images for evaluation."""
         return "tf" if self.location.startswith("gs://") else "pil"
 
     @property
@@ -95,7 +95,7 @@ timm's a1 and a2 arXiv:2110.00476, table 3, at 224 px.
 def fetch(name: str) -> tuple[str, dict[str, Any]] | None:
     """Where the weights called `name` are now, and the options that their files do not record; None for no such name.
 
-    What must be downloaded is downloaded once.
+    Missing files are downloaded, once.
     Raises UserError when nothing is published under that name, or it cannot be reached or is damaged.
     """
     if name.startswith(HUB):

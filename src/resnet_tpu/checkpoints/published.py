@@ -1,4 +1,4 @@
-"""Fetches, once, files that are published with the beginning of their checksum in their name."""
+"""Fetches, once, published files whose names hold the beginning of their checksum."""
 
 import hashlib
 import http.client
@@ -22,7 +22,7 @@ _CHUNK = 1 << 20
 def fetch(address: str) -> tuple[str, str]:
     """The path of the local copy of the file published at `address`, downloaded if missing; and its SHA-256.
 
-    The checksum must begin as the file's name says, `resnet50-11ad3fa6.pth`. Uses the proxies that the environment
+    The checksum must begin as in the file's name, `resnet50-11ad3fa6.pth`. Uses the proxies that the environment
     names. Raises UserError when the file cannot be obtained, or has another checksum.
     """
     name = address.rsplit("/", 1)[-1]
@@ -38,7 +38,7 @@ def fetch(address: str) -> tuple[str, str]:
 
 
 def folder() -> str:
-    """Where downloaded files are kept, and where one that was fetched by other means may be put."""
+    """The folder of downloaded files, in which a file that was fetched by other means may be put."""
     return storage.join(storage.cache_dir(), "weights")
 
 
@@ -60,7 +60,7 @@ def _begins(name: str) -> str:
 
 
 def _download(address: str, path: str, expected: str) -> None:
-    """Writes the file to `path` once all of it is there, with a checksum that begins as `expected`."""
+    """Writes the file to `path` once all of it has arrived, with a checksum that begins with `expected`."""
     do = f"Download the file another way and put it into {folder()}, or check the network and proxy and run this again."
     if is_offline():
         raise UserError(f"Weights {address}", "the setting HF_HUB_OFFLINE, and no copy on this machine", "the file", do)

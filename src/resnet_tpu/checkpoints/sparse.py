@@ -1,7 +1,7 @@
 """Pruned weights on disk: the values that their masks keep, in a row, and the masks as bits.
 
-Restored arrays are equal to the last bit: an array with a masked value other than 0 is stored whole. An array of which
-nothing is kept is stored as a single 0, because Orbax stores no empty arrays.
+Restored arrays are equal to the last bit: an array with a masked value other than 0 is stored whole. An array whose
+mask keeps nothing is stored as a single 0, because Orbax stores no empty arrays.
 """
 
 from collections.abc import Mapping, Sequence
@@ -89,7 +89,7 @@ def unpack(loaded: Arrays, wanted: Arrays, shapes: Shapes) -> Arrays:
 
 
 def here() -> jax.sharding.Sharding:
-    """On one device of this process."""
+    """The sharding on one device of this process."""
     return jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
 
 

@@ -40,7 +40,7 @@ class CheckpointStore:
     """The checkpoints of one run, which no other process may write meanwhile. To save, enter it as a context manager.
 
     Leaving it waits for the last write.
-    `scores` (step -> higher is better) decides which checkpoint is the best; whoever evaluates one adds to it.
+    `scores` (step -> higher is better) decides which checkpoint is the best; code that evaluates one adds its score.
     """
 
     def __init__(self, directory: str, *, keep: int, always: Collection[int] = ()) -> None:
@@ -68,14 +68,14 @@ class CheckpointStore:
         try:
             if kind is None:
                 self.wait()
-            elif self._pending:  # the error that ended the run matters more than what follows from it
+            elif self._pending:  # the error that ended the run matters more than its consequences
                 with contextlib.suppress(Exception), orbax_calls.calling():
                     self._finish_pending()
         finally:
             self._reservation.__exit__(kind, *error)
 
     def steps(self) -> list[int]:
-        """The steps of the checkpoints there are, ascending; the last may still be being written."""
+        """The steps of the existing checkpoints, ascending; the last one may still be being written."""
         return sorted([*self._steps, self._pending[0]]) if self._pending else list(self._steps)
 
     def save(self, step: int, arrays: Arrays, meta: Mapping[str, Any]) -> None:
@@ -114,7 +114,7 @@ class CheckpointStore:
         self._steps = [step for step in self._steps if step in kept]
 
     def _finish_pending(self) -> None:
-        """Waits for the write that was begun, raises its error. A signal that ends the wait costs the checkpoint."""
+        """Waits for the write in progress and raises its error. If a signal ends the wait, the checkpoint is lost."""
         assert self._pending is not None
         (step, write), self._pending = self._pending, None
         try:
@@ -138,14 +138,14 @@ class CheckpointStore:
             if got:
                 gc.collect()  # now, as Orbax's tasks log their errors when they are collected
         if got:
-            storage.check_writable(self.directory)  # says more about buckets
+            storage.check_writable(self.directory)  # its errors say more about buckets
             raise UserError(
                 f"Writing a checkpoint to {self.directory}", got, "a folder that can be written to",
                 "Check the free space and the permissions; earlier checkpoints are intact.",
             )  # fmt: skip
 
     def mask_shapes(self) -> Arrays | None:
-        """Shape and dtype of each mask; None where the newest checkpoint is of no pruned network."""
+        """Shape and dtype of each mask; None if the newest checkpoint is not of a pruned network."""
         for step in reversed(self.steps()):
             with contextlib.suppress(DamagedCheckpointError):  # `restore` skips it and says so
                 return stored_shapes(storage.join(self.directory, str(step))).get("masks")
@@ -154,7 +154,7 @@ class CheckpointStore:
     def restore(self, shapes: Arrays) -> Checkpoint | None:
         """The newest checkpoint that can be read, or None when there is none.
 
-        `shapes` are `jax.ShapeDtypeStruct`s with the shardings wanted. Damaged checkpoints are skipped with a warning,
+        `shapes` are `jax.ShapeDtypeStruct`s with the wanted shardings. Damaged checkpoints are skipped with a warning,
         in favour of the one before, and renamed, see `put_aside`. Raises UserError when all are damaged or the arrays
         are of another network.
         """

@@ -1,4 +1,4 @@
-"""Checkpoints of the original program (TensorFlow 1): where they are, and what their variables are called here."""
+"""Finds, reads and writes checkpoints of the original program (TensorFlow 1)."""
 
 import re
 from collections.abc import Collection, Mapping
@@ -24,14 +24,14 @@ _STATE_PATH = re.compile(r'^[ \t]*model_checkpoint_path:\s*"((?:[^"\\]|\\.)*)"',
 
 
 def prefix_of(path: str) -> str:
-    """`path` without what follows the prefix in the names of a checkpoint's files."""
+    """`path` without the ending that a file of a checkpoint adds to the prefix."""
     return _FILE.sub("", path)
 
 
 def find_checkpoint(path: str) -> str | None:
     """The prefix of the checkpoint that `path` means: a prefix, one of its files, or a folder of checkpoints.
 
-    In a folder it is the one that the file `checkpoint` names as the latest, wherever the folder was moved to; without
+    In a folder it is the one that the file `checkpoint` names as the latest, even if the folder has been moved; without
     that file, the one of the highest step. None when there is no checkpoint.
     """
     prefix = prefix_of(path)
@@ -48,7 +48,7 @@ def find_checkpoint(path: str) -> str | None:
 
 
 def read_state(path: str) -> str | None:
-    """The latest checkpoint as the state file at `path` names it; None when this is another file, or a folder."""
+    """The name of the latest checkpoint in the state file at `path`; None if that is another file, or a folder."""
     try:
         match = _STATE_PATH.search(storage.read_text(path))
         return text_encoding.CUnescape(match[1]).decode() if match else None
@@ -76,10 +76,10 @@ def read_checkpoint(path: str) -> dict[str, np.ndarray]:
 def from_tf1(network: Network, variables: Mapping[str, np.ndarray]) -> Arrays:
     """All variables of a checkpoint of the original, or of its pruning fork, as the arrays of one of our checkpoints.
 
-    step, an int, 0 where there is none; params, batch_stats, and momentum and ema where there are any, float32. Masks
-    are applied to all of them and, where they remove anything, are part of the arrays, bool. The slots of Momentum
-    equal ours, and so do those of LARS since TensorFlow 1.15 (earlier ones leave out the learning rate). Raises
-    UserError when a variable is missing or has another shape than in the network.
+    step, an int, 0 if there is none; params, batch_stats, and momentum and ema if there are any, float32. Masks are
+    applied to all of them and, if they remove anything, are part of the arrays, bool. The slots of Momentum equal
+    ours, and so do those of LARS since TensorFlow 1.15 (earlier ones leave out the learning rate). Raises UserError
+    when a variable is missing or has another shape than in the network.
     """
     check_original(variables)
     masks = masks_by_layer(variables)
@@ -124,7 +124,7 @@ def _fill(
 def _check_depth(network: Network, variables: Collection[str]) -> None:
     """Raises UserError when the checkpoint has more or fewer convolutions than the network.
 
-    Their numbers would then mean other layers, and some would fit by accident.
+    The numbers in their names would then mean other layers, and some would fit by accident.
     """
     pattern = re.compile(r"conv2d(_\d+)?/kernel")
     theirs = sum(bool(pattern.fullmatch(name)) for name in variables)
@@ -138,9 +138,9 @@ def _check_depth(network: Network, variables: Collection[str]) -> None:
 def write_checkpoint(folder: str, network: Network, arrays: Arrays, *, lars: bool = False) -> str:
     """Writes the arrays of one of our checkpoints as the original does. Returns the prefix, `folder/model.ckpt-<step>`.
 
-    `arrays`: step, params, batch_stats, and momentum and ema where there are any; `lars`: whether the momentum is that
-    of LARS. The file `checkpoint` then names it as the latest. No graph (`.meta`) is written: the original builds its
-    own. TensorFlow also reads a network that the original does not have, but the original cannot.
+    `arrays`: step, params, batch_stats, and momentum and ema if there are any; `lars`: whether the momentum is that of
+    LARS. The file `checkpoint` then names it as the latest. No graph (`.meta`) is written: the original builds its own.
+    TensorFlow can also read a network that the original does not have; the original cannot.
     """
     names = tf_names(network)
     step = int(arrays["step"])

@@ -49,7 +49,7 @@ message_type {
 _MESSAGES = message_classes(_SCHEMA)
 _Header, _Entry = _MESSAGES["BundleHeader"], _MESSAGES["BundleEntry"]
 
-# TensorFlow's numbers for the types
+# TensorFlow's numbers of the types
 _DTYPES = {
     number: np.dtype(kind)
     for number, kind in {
@@ -65,7 +65,7 @@ _DO = "Copy or save the checkpoint again."
 
 
 class Variable(NamedTuple):
-    """What an index says about an array."""
+    """An array as the index describes it."""
 
     dtype: np.dtype
     shape: tuple[int, ...]
@@ -73,7 +73,7 @@ class Variable(NamedTuple):
 
 
 def read_index(prefix: str) -> dict[str, Variable]:
-    """The arrays that the bundle holds, sorted by name, without reading them. Text is left out.
+    """The descriptions of the bundle's arrays, sorted by name; text is left out. The arrays are not read.
 
     Raises UserError when the index is missing, damaged or not one of TensorFlow's.
     """
@@ -86,7 +86,7 @@ def read_bundle(prefix: str, names: Collection[str] | None = None) -> dict[str, 
 
     Text is left out. Arrays of a local file are mapped from it: it must not be overwritten in place while they are used
     (TensorFlow and `write_bundle` replace it with a new file instead). Raises UserError, naming the file, when one is
-    missing, truncated, damaged or holds what cannot be read.
+    missing, truncated, damaged or has unreadable content.
     """
     num_shards, entries = _read_entries(prefix)
     if names is not None:
@@ -119,14 +119,14 @@ def _read_shard(path: str, entries: Mapping[str, Any]) -> dict[str, np.ndarray]:
         if (crc := masked_crc(data)) != entry.crc32c:
             raise UserError(f"Variable {name} of {path}", f"checksum {crc:#010x}", f"{entry.crc32c:#010x}", _DO)
         arrays[name] = np.require(data.view(_DTYPES[entry.dtype]).reshape(_shape(entry)), requirements="A")
-        arrays[name].flags.writeable = False  # like those that are aligned without a copy
+        arrays[name].flags.writeable = False  # copies too, which alignment may require
     return arrays
 
 
 def _read_span(path: str, start: int, stop: int) -> np.ndarray:
-    """The bytes [start, stop) of a file: a local file is mapped, one in a bucket is read with one request.
+    """The bytes [start, stop) of a file: a local file is mapped, one in a bucket is read in one request.
 
-    Mapping saves a copy of what the system has cached, most of whose time would go into allocating memory.
+    Mapping avoids a copy of what the system has cached: most of its time would go into allocating memory.
     """
     if start == stop:
         return np.empty(0, np.uint8)
@@ -137,7 +137,7 @@ def _read_span(path: str, start: int, stop: int) -> np.ndarray:
 
 
 def _check_shape(what: str, entry: Any) -> None:
-    """Raises UserError unless the entry has a shape that an array can have, and its size is that of such an array."""
+    """Raises UserError unless the entry has a possible shape, and the size of an array of that shape."""
     shape, dtype = entry.shape.dim, _DTYPES[entry.dtype]
     if len(shape) > _MAX_DIMENSIONS or any(dim.size < 0 for dim in shape):
         got = f"shape {list(_shape(entry)[: _MAX_DIMENSIONS + 1])}"
@@ -157,7 +157,7 @@ def _check_places(path: str, file_size: int, entries: Mapping[str, Any]) -> None
 
 
 def _read_entries(prefix: str) -> tuple[int, dict[str, Any]]:
-    """(number of data files, what the index says of each array)."""
+    """(number of data files, the index entry of each array by name)."""
     path = f"{prefix}.index"
     try:
         with storage.open_read(path) as file:

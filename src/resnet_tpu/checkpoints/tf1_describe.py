@@ -1,4 +1,4 @@
-"""Which network the variables of one of the original's checkpoints belong to, by their names and shapes alone."""
+"""Finds the network that a checkpoint of the original belongs to, by the names and shapes of its variables alone."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -27,14 +27,14 @@ Shapes = dict[str, tuple[int, ...]]
 
 
 class Contents(NamedTuple):
-    """What a checkpoint holds beside the weights of a network."""
+    """The optimizer and averages that a checkpoint holds beside the weights of a network."""
 
     optimizer: str | None  # whose slots there are: 'Momentum' or 'LARSOptimizer'
     averaged: bool  # moving averages of the weights
 
 
 def contents(variables: Mapping[str, object]) -> Contents:
-    """What there is among `variables`, by TensorFlow's names, beside the weights of a network."""
+    """The `Contents` of a checkpoint with these `variables`, which are by TensorFlow's names."""
     slots = [slot.strip("/") for slot in (MOMENTUM, LARS) if any(name.endswith(slot) for name in variables)]
     averaged = any(name.endswith(AVERAGE) for name in variables)
     return Contents(slots[0] if slots else None, averaged)
@@ -51,12 +51,12 @@ def check_original(variables: Mapping[str, object]) -> None:
 
 
 def options_of(variables: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of the network that `variables` are of, by option name.
+    """The options, by name, of the network that `variables` belong to.
 
-    resnet_depth, num_label_classes and stem, and the others that differ from the defaults. `variables` are by
-    TensorFlow's names, also those of the pruning fork; optimizer slots and averages may be among them. resnetd_shortcut
-    leaves no trace in the variables and is assumed to equal use_resnetd_stem. Raises UserError when this is not a
-    ResNet of the original.
+    resnet_depth, num_label_classes and stem, and others that differ from the defaults. `variables` have TensorFlow's
+    names, or those of the pruning fork; optimizer slots and averages may be among them. resnetd_shortcut leaves no
+    trace in the variables and is assumed to equal use_resnetd_stem. Raises UserError when this is not a ResNet of the
+    original.
     """
     check_original(variables)
     shapes = {name: tuple(variable.shape) for name, variable in rename(variables).items() if _WEIGHT.fullmatch(name)}
@@ -69,7 +69,7 @@ def options_of(variables: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _summary(variables: Mapping[str, object], shapes: Shapes) -> str:
-    """What was found, in a few words."""
+    """The variables found, in a few words."""
     kinds = {"conv2d": "convolutions", "batch_normalization": "batch norms", "evonorm": "EvoNorms"}
     layers = {name.split("/")[0] for name in shapes}
     counts = {words: sum(layer.startswith(kind) for layer in layers) for kind, words in kinds.items()}
@@ -79,7 +79,7 @@ def _summary(variables: Mapping[str, object], shapes: Shapes) -> str:
 
 
 def _deduce(shapes: Shapes) -> dict[str, Any] | None:
-    """Options of the only network that can have these variables; None where no ResNet has such numbers of them."""
+    """Options of the only network that can have these variables; None if no ResNet has as many of each kind."""
     kernels = _kernels(shapes)
     squeezes = [kernel for name, kernel in kernels.items() if f"{name}/bias" in shapes]  # only these have biases
     convs = [kernel for name, kernel in kernels.items() if f"{name}/bias" not in shapes]
@@ -113,7 +113,7 @@ def _kernels(shapes: Shapes) -> dict[str, tuple[int, ...]]:
 def _of_depth(
     depth: int, width: int, convs: Sequence[tuple[int, ...]], options: Mapping[str, Any]
 ) -> dict[str, Any] | None:
-    """`options` completed for the network of that depth; None when it has another number of convolutions."""
+    """`options` completed for the network of that depth; None if that has another number of convolutions."""
     network = resolve_architecture(Config().replace(resnet_depth=depth).model, image_size=ANY_IMAGE_SIZE)
     blocks = network.blocks_per_group
     stem = 3 if "use_resnetd_stem" in options else 1

@@ -1,7 +1,7 @@
-"""The original's pruning fork: its names of the variables, and its masks applied.
+"""Variables of the original's pruning fork: translates their names, and applies their masks.
 
-Its convolutions are `conv_J_w` and, where a shortcut is projected, `proj_J_P_w`: J counts the convolutions that are not
-projections, P all of them, both from 1. Each has a mask `_m` beside it. Its CIFAR networks lie under `resnet_model/`.
+The convolutions are `conv_J_w` and, where a shortcut is projected, `proj_J_P_w`: J counts the convolutions that are not
+projections, P all of them, both from 1. Each has a mask `_m` beside it. CIFAR networks are below `resnet_model/`.
 """
 
 import bisect
@@ -24,7 +24,7 @@ AnyVariable = TypeVar("AnyVariable")
 
 
 def rename(variables: Mapping[str, AnyVariable]) -> dict[str, AnyVariable]:
-    """`variables` by the names that they have in the original: `conv_1_w/Momentum` is `conv2d/kernel/Momentum`.
+    """`variables` by their names in the original: `conv_1_w/Momentum` is `conv2d/kernel/Momentum`.
 
     The original has no masks; `conv_1_m` is called `conv2d/mask`. Other names stay as they are.
     """
@@ -52,10 +52,10 @@ def masks_by_layer(variables: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]
 
 
 def masked_variables(variables: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """`variables` by the original's names, kernels and their copies times their masks; the masks are left out.
+    """`variables` by the original's names, without the masks; kernels and their copies are multiplied by their masks.
 
-    Copies are averages and the optimizer's slots, as no masked weight may move. Raises UserError when a mask has
-    another shape than its kernel.
+    Copies are averages and the optimizer's slots: no masked weight may move. Raises UserError when a mask has another
+    shape than its kernel.
     """
     renamed = rename(variables)
     masks = {f"{layer}/kernel": mask for layer, mask in masks_by_layer(variables).items()}

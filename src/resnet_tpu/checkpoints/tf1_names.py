@@ -1,4 +1,4 @@
-"""What the variables of the original program are called, and where they are in a network."""
+"""The names of the original program's variables, and their places in a network."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from resnet_tpu.models.arrays import Arrays, Leaf
 from resnet_tpu.models.network import Network
 
-# TensorFlow's name of each kind of layer, and its variables in order of creation with their place here
+# TensorFlow's name of each kind of layer, and its variables in order of creation, with their places here
 _CONV = ("conv2d", (("kernel", "params", "kernel"), ("bias", "params", "bias")))
 _DENSE = ("dense", (("kernel", "params", "kernel"), ("bias", "params", "bias")))
 _BATCH_NORM = (
@@ -36,7 +36,7 @@ _CREATION_ORDER = (
 
 
 def tf_names(network: Network) -> dict[str, Leaf]:
-    """Where each variable of the original is in `network`, in the original's order of creation.
+    """The place in `network` of each variable of the original, in the original's order of creation.
 
     Layers are numbered as they are created, a projection before the convolutions of its block.
     """
@@ -74,7 +74,7 @@ def _kind(path: tuple[str, ...], layer: Arrays) -> tuple[str, tuple[tuple[str, s
 
 
 def _at(arrays: Arrays, path: tuple[str, ...]) -> Arrays:
-    """The arrays of one layer; none where the layer has none of this collection."""
+    """The arrays of one layer in this collection; none if the layer has none."""
     for name in path:
         arrays = arrays.get(name, {})
     return arrays

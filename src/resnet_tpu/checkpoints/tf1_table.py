@@ -26,7 +26,7 @@ def read_table(data: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _read_blocks(data: bytes, handles: Iterable[tuple[int, int]]) -> Iterator[bytes]:
-    """The blocks in their order; none is read twice, as a small table could otherwise expand to gigabytes."""
+    """The blocks in their order. None is read twice: a small table could otherwise expand to gigabytes."""
     end = 0
     for offset, size in handles:
         if offset < end:

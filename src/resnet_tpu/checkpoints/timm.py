@@ -1,4 +1,4 @@
-"""A network as a folder that timm and Hugging Face's hub take: weights, their description, and a card of the model."""
+"""Writes a network as a folder for timm and Hugging Face's hub: weights, their description, and a model card."""
 
 import json
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ _NAMES: dict[str, tuple[_Variant, tuple[int, ...]]] = {
 
 
 def architecture_of(model: ModelConfig) -> str:
-    """timm's name of the network. Raises UserError where it has none."""
+    """timm's name for the network. Raises UserError if timm does not have it."""
     variant = (model.use_resnetd_stem, model.resnetd_shortcut, model.replace_stem_max_pool, model.se_ratio)
     for name, (known, depths) in _NAMES.items():
         if variant == known and model.resnet_depth in depths:
@@ -52,14 +52,14 @@ def write_folder(
 ) -> None:
     """Writes model.safetensors, config.json and README.md into `folder`, which exists.
 
-    `timm.create_model("local-dir:FOLDER", pretrained=True)` loads it, and the hub takes it. arrays: params and
-    batch_stats. top_1: the fraction of its validation images classified correctly, where it was measured. Raises
+    `timm.create_model("local-dir:FOLDER", pretrained=True)` loads it, and the hub accepts it. arrays: params and
+    batch_stats. top_1: the fraction of its validation images classified correctly, if it was measured. Raises
     UserError for a network that timm does not have.
     """
     torch.check_writable(network)
     name = architecture_of(config.model)
     path = storage.join(folder, "model.safetensors")
-    rest = {"eval_preprocessing": config.data.eval_preprocessing}  # timm has no word for it
+    rest = {"eval_preprocessing": config.data.eval_preprocessing}  # timm has no name for it
     torch.write_safetensors(path, network, arrays, class_names=class_names, preprocessing=rest)
     described = json.dumps(_describe(name, config, network, class_names), indent=2, ensure_ascii=False)
     storage.write_text(storage.join(folder, "config.json"), described + "\n")

@@ -1,8 +1,8 @@
-"""Files with weights of torchvision's and timm's ResNets: reading, interpreting and writing them.
+"""Reads, interprets and writes files with weights of torchvision's and timm's ResNets.
 
 PyTorch is not needed, and nothing in a file is executed. The `.safetensors` format has no checksums. Files written here
-have one over all of their content; of others, only the header and the sizes are checked, so a flipped bit in an array
-goes unnoticed. For `.pth` files see `torch_pickle`.
+have one of their whole content; in others, only the header and the sizes are checked, so a flipped bit in an array goes
+unnoticed. For `.pth` files see `torch_pickle`.
 """
 
 import json
@@ -32,18 +32,18 @@ from resnet_tpu.storage import checked_json
 log = logging.getLogger(__name__)
 
 COUNTER = "num_batches_tracked"
-"""Last part of the names of batch norm's counters of steps, which nothing here needs."""
+"""Last part of the names of batch norm's step counters, which are not needed here."""
 
 OUTSIDE = "../"
-"""Begins the names of arrays that are outside the module of the network."""
+"""Prefix of the names of arrays that are outside the module of the network."""
 
 _NUM_AVERAGED = "n_averaged"
-"""What PyTorch's AveragedModel calls its counter, which torchvision's training saves in `model_ema`."""
+"""The name of the counter in PyTorch's AveragedModel, which torchvision's training saves in `model_ema`."""
 
 _SUFFIXES = (".safetensors", ".pth", ".pt", ".bin", ".tar", ".ckpt")
 _IN_FOLDERS = ("model.safetensors", "pytorch_model.bin")
 _WRAPPING = re.compile(r"(module\.|_orig_mod\.|model\.)*")  # of DataParallel, torch.compile, Lightning
-_A_CONV = "layer1.0.conv1.weight"  # of every ResNet
+_A_CONV = "layer1.0.conv1.weight"  # in every ResNet
 _HEAD = re.compile(r"fc\.(\d+)\.(weight|bias)")
 _OWN_KEY, _CHECKSUM_KEY = "resnet_tpu", "resnet_tpu_crc32c"  # in the metadata of our .safetensors files
 _NOTED = (
@@ -51,7 +51,7 @@ _NOTED = (
     "mean_rgb", "stddev_rgb",
 )  # fmt: skip
 _PLAIN = {"act_layer": "relu", "global_pool": "avg", "output_stride": 32, "aa_layer": None}
-"""Those of timm's `model_args` that change what is computed but leave no trace in the arrays, as they are here."""
+"""The values required of those `model_args` of timm that change the computation but leave no trace in the arrays."""
 _DO = "Copy or download it again."
 _MAX_HEADER_BYTES = 100_000_000  # the limit of the safetensors library
 
@@ -63,9 +63,9 @@ _DTYPES = {
 
 
 def find_file(path: str) -> str | None:
-    """The file of weights that `path` means: itself, or the one in a folder as the Hugging Face hub has it.
+    """The file of weights that `path` means: itself, or the one in a folder laid out as on the Hugging Face hub.
 
-    None where the name is not that of a PyTorch file.
+    None if the name is not that of a PyTorch file.
     """
     if path.endswith(_SUFFIXES) and not storage.is_dir(path):
         return path
@@ -76,9 +76,9 @@ def find_file(path: str) -> str | None:
 def read_state_dict(path: str) -> dict[str, np.ndarray]:
     """All arrays of a `.safetensors` or `.pth` file by PyTorch's names, in PyTorch's layout and their own dtypes.
 
-    Where a training checkpoint also holds a moving average of the weights, the average is returned. A prefix of the
-    network's names, such as `module.`, is removed; arrays without it begin with `OUTSIDE`; a classifier that is one of
-    a sequence of layers is called `fc`. Raises UserError when there is no file, it is damaged, or it asks to run code.
+    If a training checkpoint also holds a moving average of the weights, the average is returned. A prefix of the
+    network's names, such as `module.`, is removed; names without it get the prefix `OUTSIDE`; a classifier in a
+    sequence of layers is called `fc`. Raises UserError if there is no file, it is damaged, or it asks to run code.
     """
     return _read(path, _read_safetensors)
 
@@ -97,7 +97,7 @@ def _read(path: str, read_safetensors: Callable[[str], dict[str, np.ndarray]]) -
 
 
 def _without_prefix(arrays: dict[str, np.ndarray], path: str) -> dict[str, np.ndarray]:
-    """The arrays by their names within the network; those outside of it, such as a loss's, after `OUTSIDE`."""
+    """The arrays by their names within the network; the names of others, such as a loss's, begin with `OUTSIDE`."""
     prefixes = [name.removesuffix(_A_CONV) for name in arrays if name.endswith(_A_CONV)]
     if len(prefixes) > 1 and all(map(_WRAPPING.fullmatch, prefixes)):
         raise UserError(f"Weights {path}", "two networks, by their prefixes", "one network", "Split it.")
@@ -115,7 +115,7 @@ def _without_prefix(arrays: dict[str, np.ndarray], path: str) -> dict[str, np.nd
 
 
 def _plain_head(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The arrays; a classifier within a sequence of layers without arrays, such as dropout, is named as if alone."""
+    """The arrays; a classifier in a sequence with layers without arrays, such as dropout, is named as if alone."""
     heads = {match[1] for name in arrays if (match := _HEAD.fullmatch(name))}
     return {_HEAD.sub(r"fc.\2", name): array for name, array in arrays.items()} if len(heads) == 1 else arrays
 
@@ -157,7 +157,7 @@ def _array(what: str, entry: Mapping[str, Any]) -> np.ndarray:
 
 
 def _checksum(notes: str | None, arrays: Mapping[str, np.ndarray]) -> str:
-    """The checksum of names, types, shapes and values, and of the notes beside them."""
+    """The checksum of names, types, shapes and values, and of the notes on them."""
     rows = [(name, array.dtype.str, array.shape, google_crc32c.value(array)) for name, array in sorted(arrays.items())]
     return f"{google_crc32c.value(repr((notes, rows)).encode()):08x}"
 
@@ -184,7 +184,7 @@ def read_class_names(path: str) -> list[str] | None:
 
 
 def _read_notes(path: str) -> dict[str, Any]:
-    """What the file at `path` says about its weights and, where it says nothing, what a config.json beside it says.
+    """The notes on the weights in the file at `path`, completed by those in a config.json beside it.
 
     Any of class_names, mean_rgb, stddev_rgb, those in `PREPROCESSING`, pool_padding, and timm's `architecture`.
     """
@@ -205,7 +205,7 @@ def _read_notes(path: str) -> dict[str, Any]:
 
 
 def _timm_notes(config: Mapping[str, Any], file: str) -> dict[str, Any]:
-    """What timm's config.json says, by our names; nothing for others' files of that name."""
+    """The notes in timm's config.json, by our names; none for another program's config.json."""
     older = config if "architecture" in config else None  # timm's older form is one dict
     pretrained = config.get("pretrained_cfg", older)
     if not isinstance(pretrained, dict):
@@ -227,7 +227,7 @@ def _timm_notes(config: Mapping[str, Any], file: str) -> dict[str, Any]:
 
 
 def _check_model_args(given: object, file: str) -> None:
-    """Raises UserError where timm would make a network that computes something else of the same arrays."""
+    """Raises UserError if timm would make a network that computes something else from the same arrays."""
     for name, value in given.items() if isinstance(given, dict) else ():
         if name in _PLAIN and value not in (None, _PLAIN[name]):
             do = "Give weights that were trained without it."
@@ -243,13 +243,13 @@ def _parse(text: str | bytes, path: str) -> dict[str, Any]:
 
 
 def options_of(state_dict: Mapping[str, np.ndarray], path: str) -> dict[str, Any]:
-    """The options of the network that the arrays of `read_state_dict(path)` are of, by option name.
+    """The options, by name, of the network that the arrays of `read_state_dict(path)` belong to.
 
     Always resnet_depth, stem, pool_padding, mean_rgb, stddev_rgb and eval_preprocessing, the last four from the notes
     beside the weights, else as in PyTorch and with ImageNet's colours; those of `PREPROCESSING` that are in the notes;
-    num_label_classes unless there is no classifier `fc`; and those that differ from the defaults. Raises UserError,
-    saying what it seems to be, when it is not a ResNet that is supported here, and when the number of class names is
-    not that of the classes.
+    num_label_classes unless there is no classifier `fc`; and those that differ from the defaults. Raises UserError for
+    anything but a ResNet that is supported here, saying what it seems to be, and when the number of class names differs
+    from that of the classes.
     """
     arrays = {
         name: array
@@ -277,7 +277,7 @@ def options_of(state_dict: Mapping[str, np.ndarray], path: str) -> dict[str, Any
 
 
 def _converted(told: Mapping[str, Any], path: str) -> dict[str, Any]:
-    """The values converted to those of options. Raises UserError for an invalid one."""
+    """The notes converted to values of options. Raises UserError for an invalid one."""
     try:
         return {name: OPTIONS[name].convert(value) for name, value in told.items()}
     except UserError as error:
@@ -314,12 +314,12 @@ def write_safetensors(
 ) -> None:
     """Writes the network as a `.safetensors` file with torchvision's names, float32, whole or not at all.
 
-    arrays: params and batch_stats. The folder is made where it is missing.
+    arrays: params and batch_stats. The folder is made if it is missing.
 
     `torchvision.models.resnet50(num_classes=n).load_state_dict(safetensors.torch.load_file(path))` loads it, and so
     does timm's `resnet50`; timm's ResNet also loads what torchvision does not have (ResNet-D, SE). Images must be
-    normalised by mean_rgb and stddev_rgb; these, the other options, the class names and `preprocessing`, of the options
-    in `PREPROCESSING`, are in the metadata, as JSON under 'resnet_tpu'. With pool_padding=same, PyTorch's logits differ
+    normalised by mean_rgb and stddev_rgb; these, the other options, the class names and `preprocessing`, the options in
+    `PREPROCESSING`, are in the metadata, as JSON under 'resnet_tpu'. With pool_padding=same, PyTorch's logits differ
     from ours, and a warning says so. Raises UserError for a network that those classes cannot represent.
     """
     check_writable(network)
@@ -346,7 +346,7 @@ def write_safetensors(
 
 
 def check_writable(network: Network) -> None:
-    """Raises UserError where no setting of torchvision's or timm's ResNet makes it compute what `network` does."""
+    """Raises UserError if no setting of torchvision's or timm's ResNet makes it compute what `network` does."""
     architecture = network.architecture
     wanted = {
         "stem": ("small", "imagenet", architecture.small_stem),

@@ -1,4 +1,4 @@
-"""What torchvision and timm call the arrays of a ResNet, and how PyTorch lays them out."""
+"""The names of a ResNet's arrays in torchvision and timm, and their layout in PyTorch."""
 
 import numpy as np
 
@@ -25,7 +25,7 @@ _VARIABLES = {"kernel": "weight", "scale": "weight", "bias": "bias", "mean": "ru
 
 
 def torch_names(network: Network) -> dict[str, Leaf]:
-    """Where each array of torchvision's or timm's ResNet is in `network`, by PyTorch's name.
+    """The place in `network` of each array of torchvision's or timm's ResNet, by PyTorch's name.
 
     Raises UserError for a network that they have no names for: a pre-activated one.
     """

@@ -1,7 +1,7 @@
 """Arrays in files of `torch.save`, read without PyTorch and without running anything that a file asks for.
 
-Such a file is a pickle with the arrays' bytes beside it: in a zip archive since PyTorch 1.6, before that simply one
-after the other. See `unpickler` for the pickle. Source: torch/serialization.py of PyTorch 2.13.
+Such a file is a pickle with the bytes of the arrays: since PyTorch 1.6 both are in a zip archive, before that they
+simply follow each other. See `unpickler` for the pickle. Source: torch/serialization.py of PyTorch 2.13.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ _WRAPPERS = ("state_dict_ema", "model_ema", "state_dict", "model_state_dict", "m
 
 
 def read_pickle(path: str) -> dict[str, np.ndarray]:
-    """All arrays of a state_dict that `torch.save` wrote, by name, read-only; also one inside a training's checkpoint.
+    """All arrays of a state_dict that `torch.save` wrote, by name, read-only; it may be inside a training checkpoint.
 
     The zip format has checksums, and they are checked; the older one has none. Raises UserError when the file is
     damaged or of another kind, names a function that weights do not need, or has no arrays.
@@ -54,7 +54,7 @@ def _read_zip(file: IO[bytes], path: str) -> dict[str, np.ndarray]:
         swap = order in names and _read_record(archive, order) == b"big"
         wanted = {tensor.storage.key: f"{folder}data/{tensor.storage.key}" for tensor in tensors.values()}
         total, file_size = sum(archive.getinfo(name).file_size for name in wanted.values()), file.seek(0, io.SEEK_END)
-        if total > file_size:  # as when entries overlap
+        if total > file_size:  # for example, entries overlap
             raise ValueError(f"{total} bytes of arrays in a file of {file_size}")
         flat = {
             key: _flat(_read_record(archive, name), unpickler.storages[key], swap=swap) for key, name in wanted.items()
@@ -70,14 +70,14 @@ def _read_record(archive: zipfile.ZipFile, name: str) -> bytes:
 
 
 def _read_stream(file: IO[bytes], path: str) -> dict[str, np.ndarray]:
-    """The format before zip: a few pickles, then each storage after its number of elements, all little-endian."""
+    """The format before zip: a few pickles, then each storage, preceded by its number of elements; little-endian."""
     file_size = file.seek(0, io.SEEK_END)
     file.seek(0)
     for expected in (_MAGIC_NUMBER, _PROTOCOL):
         found = Unpickler(path).load(file)
         if type(found) is not int or found != expected:
             raise ValueError("a pickle that torch.save did not write")
-    Unpickler(path).load(file)  # what machine it was written on
+    Unpickler(path).load(file)  # the kind of machine that wrote it
     unpickler = Unpickler(path)
     tensors = _find_tensors(unpickler.load(file), path)
     wanted = {tensor.storage.key for tensor in tensors.values()}
@@ -103,7 +103,7 @@ def _read_stream(file: IO[bytes], path: str) -> dict[str, np.ndarray]:
 
 
 def _find_tensors(content: object, path: str) -> dict[str, Tensor]:
-    """The arrays of a state_dict, which may lie below another name in a training checkpoint."""
+    """The arrays of a state_dict, which may be below another name in a training checkpoint."""
     if isinstance(content, dict):
         wrapper = next((key for key in _WRAPPERS if content.get(key) and isinstance(content[key], dict)), None)
         if wrapper:
@@ -154,7 +154,7 @@ def _view(name: str, tensor: Tensor, flat: np.ndarray) -> np.ndarray:
 
 @contextlib.contextmanager
 def _reading(path: str) -> Iterator[None]:
-    """Turns whatever a damaged file raises into UserError."""
+    """Turns the errors that a damaged file raises into UserError."""
     try:
         yield
     except (UserError, MemoryError):

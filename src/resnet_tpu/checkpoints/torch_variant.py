@@ -1,4 +1,4 @@
-"""Which ResNet the arrays of a PyTorch file belong to, or what else they are, by their names and shapes alone."""
+"""Finds the ResNet that the arrays of a PyTorch file belong to, or what else they are, by names and shapes alone."""
 
 import re
 from collections import Counter
@@ -56,14 +56,14 @@ def find_options(shapes: Shapes, path: str) -> dict[str, Any]:
     """The options of the network whose arrays have these shapes.
 
     resnet_depth, stem and those that differ from the defaults; num_label_classes unless there is no classifier. Not all
-    arrays are compared with the network's. Raises UserError, saying what it is as far as the names tell, when it is not
-    a ResNet that is supported here.
+    arrays are compared with the network's. Raises UserError for anything but a ResNet that is supported here, saying
+    what it is if the names tell.
     """
     _check_family(shapes, path)
     depth, bottleneck = _find_depth(shapes, path)
     (width,) = shapes["bn1.weight"]
     _check_widths(shapes, path, depth, width)
-    squeeze = shapes.get("layer4.0.se.fc1.weight")  # of the most channels, so it tells the ratio best
+    squeeze = shapes.get("layer4.0.se.fc1.weight")  # the one with the most channels gives the ratio best
     pools_shortcut = len(shapes.get("layer2.0.downsample.1.weight", ())) == 4  # rank 1: batch norm's, without pooling
     if not bottleneck and "layer1.0.se.fc1.weight" in shapes:
         raise not_ours(path, f"an SE-ResNet-{depth}")
@@ -111,7 +111,7 @@ def _find_depth(shapes: Shapes, path: str) -> tuple[int, bool]:
 
 
 def _check_widths(shapes: Shapes, path: str, depth: int, width: int) -> None:
-    """Raises UserError where the stem or the first block is not as wide as in a plain ResNet."""
+    """Raises UserError if the stem or the first block is not as wide as in a plain ResNet."""
     first, second = shapes["layer1.0.conv1.weight"][0], shapes["layer1.0.conv2.weight"][1]
     if "conv1.0.weight" in shapes:
         channels = [*(shapes.get(f"conv1.{index}.weight", (0,))[0] for index in (0, 3)), width]

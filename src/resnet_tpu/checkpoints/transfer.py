@@ -1,4 +1,4 @@
-"""Starting a training from the weights of another: what fits is loaded, and all that does not is reported."""
+"""Starts a run from the weights of another: variables that fit are loaded, and all others are reported."""
 
 import logging
 import shlex
@@ -43,7 +43,7 @@ class Skipped:
 
 @dataclass(frozen=True)
 class TransferReport:
-    """What became of every variable of the network and of the source, by the source's names."""
+    """The outcome for every variable of the network and of the source, by the source's names."""
 
     source: str
     loaded: tuple[str, ...]
@@ -62,7 +62,7 @@ class TransferReport:
 
 
 def describe_left_over(left_over: Iterable[str], known: Collection[str]) -> list[str]:
-    """What was not used, one line each; what many `known` variables have, such as slots, is only counted."""
+    """A line for each unused variable; copies of `known` variables, such as slots, are only counted."""
     lines = []
     copies: Counter[str] = Counter()
     for name in left_over:
@@ -74,7 +74,7 @@ def describe_left_over(left_over: Iterable[str], known: Collection[str]) -> list
 
 
 def _copy_of_known(name: str, known: Collection[str]) -> str | None:
-    """What `name` holds of a known variable: `Momentum` of conv2d/kernel, our `momentum` of params/stem/conv/kernel."""
+    """The kind of copy of a known variable: `Momentum` of conv2d/kernel, our `momentum` of params/stem/conv/kernel."""
     variable, _, suffix = name.rpartition("/")
     if variable in known:
         return suffix
@@ -85,7 +85,7 @@ def _copy_of_known(name: str, known: Collection[str]) -> str | None:
 
 
 def with_options_of_weights(config: Config, weights: Weights) -> Config:
-    """The options of a training that starts from `weights`: those in `FIXED_BY_WEIGHTS` are theirs; changes are logged.
+    """The options of a run that starts from `weights`: those in `FIXED_BY_WEIGHTS` are theirs; changes are logged.
 
     Raises UserError, naming both, when depth or variant differ from the weights'.
     """
@@ -115,7 +115,7 @@ def check_structure(model: ModelConfig, image_size: int, weights: Weights, *, bu
     """
     if weights.kind == "tf1":
         but = (*but, "resnetd_shortcut")  # pooling leaves no trace in the variables
-    # without the classes: there may be one, of a classifier that says yes or no
+    # without the number of classes, which may be 1: a yes-or-no classifier
     theirs = Config().replace(**{name: value for name, value in weights.options.items() if name != "num_label_classes"})
     there, here = _structure(theirs.model, theirs.data.image_size), _structure(model, image_size)
     differ = [name for name in there if there[name] != here[name] and name not in but]
@@ -141,9 +141,9 @@ def start_from(
 ) -> tuple[Arrays, Arrays, TransferReport]:
     """`params` and `batch_stats` with the values of `weights` wherever name and shape are the same, and a report.
 
-    class_names: of the data, if known. Step, optimizer slots and moving averages are never loaded; the classifier is
-    not when its classes differ from these in number, names or order. Raises UserError when the weights are of another
-    network or not finite; the given arrays are left as they are.
+    class_names: of the data, if known. Step, optimizer slots and moving averages are never loaded; nor is the
+    classifier if its classes differ from these in number, names or order. Raises UserError when the weights are of
+    another network or not finite; the given arrays are left as they are.
     """
     check_structure(network.model, network.image_size, weights)
     trees: dict[str, Any] = copy_dicts({"params": params, "batch_stats": batch_stats})
@@ -173,7 +173,7 @@ def start_from(
 def _notes(
     weights: Weights, left_over: Iterable[str], network: Network, class_names: list[str] | None
 ) -> Iterator[str]:
-    """What to know of a start from these weights."""
+    """Notes that the user should read about a start from these weights."""
     there, here = weights.options.get("num_label_classes"), network.num_classes
     if {there, here} == {1000, 1001}:  # one of them has a class for the background before ImageNet's 1000
         yield f"of 1001 classes the first is the background; with {there} there and {here} here, labels shift by one"

@@ -1,9 +1,9 @@
 """Follows a pickle with arrays of PyTorch without running anything that it asks for.
 
-A pickle may name any function to be called, and make objects that bring Python's own unpickler down. Here its opcodes
-are followed one by one, as PyTorch does for `weights_only`: they make text, numbers, lists, tuples and dictionaries
-with plain keys, and the few names that weights need are stand-ins, which only note what they are given; every other
-name is an error. The work is in proportion to the file. Source: torch/_weights_only_unpickler.py of PyTorch 2.13.
+A pickle may name any function to be called, and make objects that crash Python's own unpickler. Here its opcodes are
+followed one by one, as PyTorch does for `weights_only`: they make text, numbers, lists, tuples and dictionaries with
+plain keys. Stand-ins, which only record their arguments, replace the few names that weights need; every other name is
+an error. The work is in proportion to the file. Source: torch/_weights_only_unpickler.py of PyTorch 2.13.
 """
 
 import io
@@ -24,7 +24,7 @@ _DTYPES = {
 }  # fmt: skip
 _MOST_WORK = 5_000_000  # opcodes and copied items of a pickle; the largest checkpoints have a few hundred thousand
 _MOST_NUMBER_BYTES = 255  # of a whole number
-_MOST_KEY = 2**60  # the hashes of larger numbers can be made to collide, until a dictionary takes for ever
+_MOST_KEY = 2**60  # larger numbers can be chosen so that their hashes collide, and a dictionary takes for ever
 
 
 class Storage(NamedTuple):
@@ -44,11 +44,11 @@ class Tensor(NamedTuple):
     strides: tuple[int, ...]  # in elements
 
     def __setstate__(self, state: object) -> None:
-        """Leaves attributes of a tensor aside."""
+        """Ignores attributes of a tensor."""
 
 
 class _Unused:
-    """Stands for what trainings save beside the weights."""
+    """Stands for objects that training saves beside the weights."""
 
     __slots__ = ()
 
@@ -70,19 +70,19 @@ def _rebuild_tensor(elements: Any, offset: Any, shape: Any, strides: Any, *_: ob
 
 
 def _first(data: object, *_: object) -> object:
-    """What `Parameter` makes of a tensor: the tensor itself."""
+    """Stands for `Parameter`: returns the tensor itself."""
     return data
 
 
 def _mapping(pairs: object = (), *_: object) -> dict[str | int, object]:
-    """What `OrderedDict` makes."""
+    """Stands for `OrderedDict`: returns a dictionary."""
     if not isinstance(pairs, (list, tuple)) or not all(isinstance(p, (list, tuple)) and len(p) == 2 for p in pairs):
         raise pickle.UnpicklingError("a dictionary that is not made of pairs")
     return {key: value for key, value in pairs if _is_key(key)}
 
 
 def _is_key(key: object) -> bool:
-    """Whether a key can be that of weights or lead to them; what lies under another is left out."""
+    """Whether a key can be that of weights or lead to them; entries with other keys are left out."""
     return type(key) is str or (type(key) is int and abs(key) < _MOST_KEY)
 
 
@@ -115,7 +115,7 @@ _CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "EMPTY_TUPLE": (
 
 
 class _Bounded:
-    """A file that is asked for no more bytes than it has, whatever number of them a pickle claims."""
+    """A file from which no more bytes are requested than it has, however many a pickle claims."""
 
     def __init__(self, file: IO[bytes]) -> None:
         at = file.tell()

@@ -24,7 +24,7 @@ from resnet_tpu.options.network import resolve_architecture
 Kind = Literal["ours", "tf1", "torch"]
 
 FIXED_BY_WEIGHTS = ("inner_channels", "pool_padding", "project_first_group", "mean_rgb", "stddev_rgb")
-"""Options that change what a network computes, and that a training which starts from weights must take over."""
+"""Options that change what a network computes, and that a run which starts from weights must take from them."""
 
 ORIGIN = ("weights_origin", "weights_licence")
 """Options that say where weights come from; they are kept with the weights if they are known."""
@@ -45,7 +45,7 @@ _OTHER_FOLDERS = {
     "model.stablehlo": "an exported model",
     "keras_metadata.pb": "a Keras model",
 }
-"""What else people may give: files by suffix, folders by a file in them."""
+"""Other things that people may give by mistake: files by suffix, folders by a file in them."""
 
 _EXPECTED = "a TF1 checkpoint (PREFIX.index), a .safetensors or .pth file, a model_dir or a name in `resnet-tpu models`"
 _SHOWN_NAMES = 6
@@ -55,9 +55,9 @@ _SHOWN_NAMES = 6
 class Weights:
     """All arrays of a checkpoint or file, by their names there; those of the pruning fork by the original's names.
 
-    `variables`: kernels are [h, w, in, out] and [in, out]; beside the weights, what a training keeps, such as momentum.
-    `options`: what the file says about the network and its training, by option name. `class_names` and `step` are None
-    where it does not give them.
+    `variables`: kernels are [h, w, in, out] and [in, out]; beside the weights, training state such as momentum.
+    `options`: those of the network and its training that the file reveals, by name. `class_names` and `step` are None
+    if it does not give them.
     """
 
     source: str
@@ -67,10 +67,10 @@ class Weights:
     class_names: list[str] | None = None
     step: int | None = None
     masks: Mapping[str, np.ndarray] = field(default_factory=dict)
-    """Those of the pruning fork, `conv2d/mask`, which are applied already."""
+    """The masks of the pruning fork, `conv2d/mask`, which are applied already."""
 
     def names_in(self, network: Network) -> dict[str, Leaf]:
-        """Where each array of `network` is, by the name that files of this kind have for it."""
+        """The place in `network` of each array, by its name in files of this kind."""
         if self.kind == "tf1":
             return tf_names(network)
         if self.kind == "torch":
@@ -81,9 +81,9 @@ class Weights:
 
 @dataclass(frozen=True)
 class LocatedWeights:
-    """Weights that are not read yet: their kind, and where they are: a checkpoint of ours, a prefix or a file.
+    """Weights that are not read yet: their kind and their path, which is a checkpoint of ours, a prefix or a file.
 
-    `known_options`: what is known about them beside what their files say, by option name.
+    `known_options`: options that are known although their files do not record them, by name.
     """
 
     kind: Kind
@@ -102,10 +102,10 @@ def open_weights(path: str) -> Weights:
 
 
 def options_of_weights(path: str) -> Mapping[str, Any]:
-    """What the weights that `path` means say about the network and its preprocessing, by option name.
+    """The options of the network and its preprocessing that the weights `path` reveal, by name.
 
-    The stem is the one that they have, not `auto`. Their arrays are not read where the file describes them. Raises
-    UserError as `open_weights` does.
+    The stem is the actual one, not `auto`. The arrays are not read if the file describes them. Raises UserError as
+    `open_weights` does.
     """
     found = locate(path)
     options = weights_of(found, outline(found)).options
@@ -122,11 +122,11 @@ def fixed_options(weights: Weights) -> dict[str, Any]:
 
 
 def locate(path: str) -> LocatedWeights:
-    """The weights that `path` means; published ones of that name are fetched where none are here.
+    """The weights that `path` means; if there are none here, published ones of that name are fetched.
 
     `path` is a `model_dir` or checkpoint of ours; a TF1 checkpoint (prefix, one of its files, or a folder of them); a
-    `.safetensors` or `.pth` file, or a folder with one as Hugging Face's hub has it; or a name. Raises UserError when
-    it is none of these.
+    `.safetensors` or `.pth` file, or a folder with one laid out as on Hugging Face's hub; or a name. Raises UserError
+    when it is none of these.
     """
     if path.startswith(("http://", "https://")):
         raise UserError("Weights", path, "a file or folder", "Download it first, and give its path.")
@@ -137,7 +137,7 @@ def locate(path: str) -> LocatedWeights:
     file = torch.find_file(path)
     if file and storage.exists(file) and not _PART.fullmatch(file.rsplit("/", 1)[-1]):
         return LocatedWeights("torch", file)
-    if fetched := pretrained.fetch(path):  # though the model_dir of a new training may have this name
+    if fetched := pretrained.fetch(path):  # even if the model_dir of a new run has this name
         path, known_options = fetched
         return replace(locate(path), known_options=known_options)
     versions = (storage.join(path, str(version)) for version in folders.steps_in(path))
@@ -176,7 +176,7 @@ def _other_folder(folder: str) -> str | None:
 
 
 def weights_of(found: LocatedWeights, variables: Mapping[str, np.ndarray]) -> Weights:
-    """The variables in our layout, with what they, the files beside them and their name reveal.
+    """The variables in our layout, with all that they, their name and the files beside them reveal.
 
     Raises UserError when the network is not supported here.
     """

@@ -1,1 +1,1 @@
-"""What a data set is: its photos, their splits, what was noticed about them, its manifest."""
+"""A data set: its photos and their splits, the findings about them, and its manifest."""

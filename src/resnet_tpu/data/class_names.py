@@ -1,4 +1,4 @@
-"""Names of classes: numbers where the data have none, and whether those of two data sets agree."""
+"""Class names: numbers replace missing ones, and the names of two data sets are compared."""
 
 import itertools
 import logging
@@ -12,7 +12,7 @@ _MOST_SHOWN = 10  # in an error
 
 
 def numbered(count: int) -> list[str]:
-    """Names for classes of which only the number is known."""
+    """Names for `count` classes that have none: the numbers from 0."""
     return [str(label) for label in range(count)]
 
 
@@ -22,21 +22,21 @@ def completed(names: list[str], count: int) -> list[str]:
 
 
 def composed(name: str) -> str:
-    """`name` in the form by which names are compared: a Mac decomposes letters with accents in names of folders."""
+    """`name` in the Unicode form in which names are compared: macOS decomposes accented letters in folder names."""
     return unicodedata.normalize("NFC", name)
 
 
 def are_same_classes(found: list[str] | None, expected: list[str] | None) -> bool:
-    """Whether the classes of some data can be those of a network, as far as both are known."""
+    """Whether the classes `found` in data can be those that a network expects; True if either is unknown."""
     if found is None or expected is None or stand_for_names(found, expected):
         return True
     return [composed(name) for name in completed(found, len(expected))] == [composed(name) for name in expected]
 
 
 def stand_for_names(found: list[str], expected: list[str]) -> bool:
-    """Whether a network knows its classes as 0, 1, 2, ... alone (`expected`), and the data have names (`found`).
+    """Whether `expected` are the numbers from 0, as in a network trained without names, and `found` are names.
 
-    Its own data had no names; any will do then. Where all of `found` are numbers too, the two are compared as names.
+    Any names then match, unless all of them are numbers.
     """
     return expected == numbered(len(expected)) and not all(name.isdecimal() for name in found)
 
@@ -56,7 +56,7 @@ def check_classes(where: str, found: list[str] | None, expected: list[str] | Non
         return
     do = "Use data with the same classes, or another model_dir."
     got, wanted = listed(found, _MOST_SHOWN), listed(expected, _MOST_SHOWN)
-    if got == wanted:  # they differ only in what is not shown
+    if got == wanted:  # they differ only in names that are not shown
         pairs = enumerate(itertools.zip_longest(found, expected, fillvalue="missing"))
         number, one, other = next((number, one, other) for number, (one, other) in pairs if one != other)
         got, wanted = f"{len(found)}, where {number} is {one}", f"{len(expected)}, where it is {other}"

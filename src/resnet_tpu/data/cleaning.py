@@ -1,4 +1,4 @@
-"""One photo made fit for training: checked by decoding it, fixed where the original could not read it."""
+"""Makes one photo fit for training: decodes it to check it, and converts it if the original could not read it."""
 
 import io
 import warnings
@@ -18,7 +18,7 @@ Subsampling = Literal["4:4:4", "4:2:2", "4:2:0"]
 
 _CONVERTED_QUALITY = 100  # as the original does for images that it cannot store as they are
 _CHANGED_QUALITY = 95  # for photos turned, made smaller or recompressed: at 100 they would grow
-_LONGEST_SIDE = 65_500  # px, of libjpeg
+_LONGEST_SIDE = 65_500  # px, libjpeg's limit
 _SMALL_PX = 128  # below this side, halved colour resolution would be visible
 
 
@@ -59,7 +59,7 @@ class CleanImage(NamedTuple):
 
 
 def clean_image(data: bytes, name: str, limits: Limits = Limits()) -> CleanImage:  # noqa: B008  # immutable
-    """The image file `data` as a JPEG: unchanged if it is one, upright, RGB or grey, and within the limits.
+    """The image file `data` as a JPEG: unchanged if it already is one, upright, RGB or grey, and within the limits.
 
     With `limits.recompress`, such a file is encoded again, and replaced if the result is smaller.
     Raises BadImageError when the image cannot be decoded completely.
@@ -107,7 +107,7 @@ def _clean(data: bytes, name: str, limits: Limits) -> CleanImage:
             notes.append((Kind.CONVERTED, kind))
         if (frames := getattr(image, "n_frames", 1)) > 1:
             notes.append((Kind.ANIMATED, f"{frames} frames"))
-    is_turned = kind == "TIFF" and orientation_of(image) != UPRIGHT  # by Pillow, as it loads it
+    is_turned = kind == "TIFF" and orientation_of(image) != UPRIGHT  # by Pillow, when it loads the image
     image.load()
     orientation = orientation_of(image)
     if is_turned or orientation != UPRIGHT:
@@ -116,7 +116,7 @@ def _clean(data: bytes, name: str, limits: Limits) -> CleanImage:
         notes.append((Kind.CMYK, ""))
     if image.mode == "F":
         raise BadImageError(Kind.UNSUPPORTED, "pixels are floats")
-    if header and header.components == 4:  # the inks of some are inverted, and Pillow takes those of all to be
+    if header and header.components == 4:  # some files have inverted inks; Pillow assumes that all do
         upright = Image.fromarray(turn(jpeg.decode(data, header), orientation))
     else:
         upright = to_rgb(ImageOps.exif_transpose(image) if orientation != UPRIGHT else image)
@@ -174,7 +174,7 @@ def _encode(
         quality = _CHANGED_QUALITY
     if size != image.size:
         image = image.resize(size, Image.Resampling.LANCZOS)
-    image.info.pop("comment", None)  # one that is longer than JPEG's may be would keep Pillow writing for ever
+    image.info.pop("comment", None)  # Pillow would never finish writing one that is too long for a JPEG
     file = io.BytesIO()
     subsampling = limits.subsampling or ("4:4:4" if min(size) < _SMALL_PX else "4:2:0")
     image.save(file, "JPEG", quality=limits.quality or quality, subsampling=subsampling)

@@ -77,7 +77,7 @@ class FindingGroup:
 def group_findings(findings: Iterable[Finding], counts: Mapping[Kind, int], first: int | None) -> list[FindingGroup]:
     """The findings grouped by kind, in the order of `Kind`; paths stay in the order given.
 
-    counts: of the kinds that list no paths. first: how many paths of each kind are kept; None: all.
+    counts: number of findings of the kinds that list no paths. first: how many paths of each kind to keep; None: all.
     """
     groups: dict[Kind, list[Finding]] = {}
     for finding in findings:

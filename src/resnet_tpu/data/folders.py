@@ -61,7 +61,7 @@ def _check_class_names(raw: str, classes: Collection[str]) -> None:
 
 
 def empty_classes(found: PhotoListing) -> list[tuple[str, str]]:
-    """The folders of classes of which there is no image at all, and what is in each instead, for messages."""
+    """(folder, what it holds instead of images) for each class without any image, for messages."""
     classes = {photo.class_name for photo in found.photos}
     inside = {item.path.rpartition("/")[0]: item for item in reversed(found.findings)}  # the first in each folder
     return [
@@ -195,7 +195,7 @@ def _scan_class(
 
 
 def _entries(path: str, name: str, findings: list[Finding]) -> list[Entry]:
-    """What is in `path`, sorted, without what is hidden; images that are, and folders that hold some, are noted."""
+    """The visible entries of `path`, sorted; hidden images and hidden folders of images are noted as findings."""
     visible = []
     for entry in _listed(path):
         if entry.name[0] != ".":
@@ -206,7 +206,7 @@ def _entries(path: str, name: str, findings: list[Finding]) -> list[Entry]:
 
 
 def _holds_photos(path: str) -> bool:
-    """Whether there are any directly in a folder; not if it cannot be read, such as that of deleted files."""
+    """Whether a folder directly holds photos; False if it cannot be read, like a folder of deleted files."""
     with contextlib.suppress(UserError):
         return any(_is_photo(entry) for entry in _listed(path))
     return False
@@ -226,7 +226,7 @@ def _below(name: str, entry: Entry) -> str:
 
 
 def _is_photo(entry: Entry) -> bool:
-    """Whether it is an image by its name, and not what a Mac keeps beside one on other file systems."""
+    """Whether an entry is named like an image, but not like the `._` file that macOS may write beside one."""
     return _is_image(entry.name) and not entry.name.startswith("._")
 
 

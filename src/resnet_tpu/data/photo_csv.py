@@ -1,4 +1,4 @@
-"""Photos and their classes as a CSV file lists them."""
+"""Photos and their classes, as listed in a CSV file."""
 
 import csv
 import io
@@ -15,7 +15,7 @@ from resnet_tpu.errors import UserError
 def read_photo_csv(path: str) -> PhotoListing:
     """The rows `path,label[,split]` of a CSV file with these column names in its first line.
 
-    Semicolons or tabs may be in place of the commas: spreadsheets write them in many languages.
+    Semicolons or tabs may replace the commas: in many languages, spreadsheets write them instead.
     """
     photos: dict[str, Photo] = {}
     findings: list[Finding] = []
@@ -51,7 +51,7 @@ def _csv_path(path: str, name: str) -> str:
     if not storage.is_remote(full):
         return os.path.normpath(full)
     protocol, mark, rest = full.rpartition("://")
-    is_walk = not {".", ".."}.isdisjoint(name.split("/"))  # as `find` writes it; else a key may have any slashes
+    is_walk = not {".", ".."}.isdisjoint(name.split("/"))  # as `find` writes it; other keys may have any slashes
     return f"{protocol}{mark}{posixpath.normpath(rest)}" if is_walk else full
 
 

@@ -1,4 +1,4 @@
-"""What all processes must have in common before the first step."""
+"""Checks, before the first step, that all processes have the same options, data and model_dir."""
 
 import hashlib
 import uuid
@@ -19,8 +19,8 @@ def agree_on(config: Config, *, trains: bool = False, writes: bool = True, **spl
     """Raises UserError in every process unless all have the same options, data and model_dir.
 
     Data count as the same if the number of examples, the names at the same indices and the classes are the same.
-    `trains`: the processes resume from a checkpoint, so all must see the same newest one; other work may run beside a
-    training that adds checkpoints. `writes`: False for work that leaves nothing in model_dir.
+    `trains`: the processes resume from a checkpoint, so all must see the same newest one; other work may run while
+    training adds checkpoints. `writes`: False for work that leaves nothing in model_dir.
     """
     if hosts.process_group() is None:
         return

@@ -30,7 +30,7 @@ this, on a v6e it loses 1 %."""
 
 
 def _vector_memory(mib: int) -> dict[str, str]:
-    """How much of a core's vector memory one operation may hold.
+    """The option for how much of a core's vector memory one operation may use.
 
     By default, the compiler leaves most of it to values that stay there between operations. In a convolutional network
     these are too large for that, and the step gains 3 to 9 % from larger windows (benchmarks/tpu_step.md).
@@ -47,7 +47,7 @@ _BY_KIND = {
     "TPU v6 lite": _vector_memory(64),
     "TPU v6e": _vector_memory(64),
 }
-"""Options that make each generation faster, by `device_kind`."""
+"""Options that make the steps of each generation of devices faster, by `device_kind`."""
 
 
 def compiler_options_for(device: Any = None) -> dict[str, str] | None:
@@ -85,7 +85,7 @@ def accepted_options(device: Any, options: Mapping[str, str]) -> dict[str, str]:
 
 @contextlib.contextmanager
 def uncached() -> Iterator[None]:
-    """Keeps what is compiled in this block out of JAX's compilation cache.
+    """Keeps programs that are compiled in this block out of JAX's compilation cache.
 
     Programs compiled for devices that are not attached cannot be read back: JAX would warn, and compile again.
     """

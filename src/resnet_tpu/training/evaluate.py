@@ -1,4 +1,4 @@
-"""The loss and the accuracies of weights over a split. Padding has weight 0, so each example counts once."""
+"""Computes the loss and the accuracies of a network over a split. Padding has weight 0: each example counts once."""
 
 import functools
 import logging

@@ -33,24 +33,24 @@ _MOST_NAMES = 5  # of the files in a folder, for messages
 def evaluate_run(config: Config, *, watch: bool = False, train_steps: int | str | None = None) -> dict[str, float]:
     """Evaluates the newest checkpoint of `model_dir` on the validation images and records the result beside it.
 
-    `model_dir` may also be given by its folder of checkpoints. If it is itself a checkpoint, the result is not
-    recorded; nor is that of other images or crops than the training's where there is one already, and else it is
-    marked. With `watch`, evaluates the newest checkpoint again and again, until that of the last step, or until no new
-    one has appeared for `eval_timeout` seconds. Returns the last result: `loss`, and `top_1_accuracy` and
-    `top_5_accuracy` from 0 to 1.
-    config: the options of the training, as in `load_model(model_dir).config`; they decide how images are cropped.
-    train_steps: the last step to watch for, or a length in epochs; None: that of the training itself. Raises UserError
-    when there is no checkpoint or, with `watch`, when none appears within `eval_timeout` seconds.
+    `model_dir` may also be its folder of checkpoints, or one checkpoint, whose result is not recorded. A result on
+    images or crops other than the run's is marked as such, and not recorded if the step has a result already. With
+    `watch`, evaluates the newest checkpoint again and again, until that of the last step, or until no new one has
+    appeared for `eval_timeout` seconds. Returns the last result: `loss`, and `top_1_accuracy` and `top_5_accuracy` from
+    0 to 1.
+    config: the options of the run, as in `load_model(model_dir).config`; they decide how images are cropped.
+    train_steps: the last step to watch for, or a length in epochs; None: that of the run itself. Raises UserError when
+    there is no checkpoint or, with `watch`, when none appears within `eval_timeout` seconds.
     """
     require_config(config)
     config = config.replace(model_dir=model_dir_of(config.run.model_dir))
     model_dir = config.run.model_dir
-    with hosts.connected(config.run):  # the checks too: one process that fails them ends all
+    with hosts.connected(config.run):  # around the checks too: a process that fails them ends all
         is_alone = folders.is_checkpoint(model_dir)
         if not is_alone and watch:
             storage.check_writable(model_dir)
         elif not is_alone:
-            newest = orbax.find(model_dir)  # raises an error that says what is there instead
+            newest = orbax.find(model_dir)  # its error says what is there instead
             storage.check_writable(model_dir, f"evaluate the checkpoint itself, {newest}: that records nothing")
         mesh = distributed.make_mesh(config.run.num_cores)
         if is_alone or not watch:
@@ -120,8 +120,8 @@ def _contents(model_dir: str) -> str:
 def evaluate_checkpoint(trained: Trained, config: Config) -> dict[str, float]:
     """Evaluates one checkpoint on the validation images and records the result in `model_dir`, as training does.
 
-    If `model_dir` names the checkpoint itself, its run is unknown, and the result is not recorded. Nor is that of other
-    images or crops than the training's where the step has one already; where it has none, the row is marked.
+    If `model_dir` names the checkpoint itself, its run is unknown, and the result is not recorded. A result on images
+    or crops other than the run's is marked as such, and not recorded if the step has a result already.
     """
     start = time.monotonic()
     data = data_for_network(config.data, trained.config.data)
@@ -146,7 +146,7 @@ def evaluate_checkpoint(trained: Trained, config: Config) -> dict[str, float]:
 
 
 def _measures_other(data: DataConfig, own: DataConfig) -> bool:
-    """Whether an evaluation measures something else than those of the training: other images, or other crops."""
+    """Whether an evaluation uses other images or other crops than the run's own evaluations."""
     names = ("num_eval_images", "eval_crop", "lth_use_random_label")
     is_elsewhere = storage.absolute(data.location) != storage.absolute(own.location)
     return is_elsewhere or any(getattr(data, name) != getattr(own, name) for name in names)

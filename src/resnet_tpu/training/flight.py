@@ -1,4 +1,4 @@
-"""What steps that are still running on the devices compute, fetched without stalling them."""
+"""Fetches the metrics of steps that are still running on the devices, without stalling them."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
@@ -10,7 +10,7 @@ from resnet_tpu.parallel import distributed
 
 
 class StepsInFlight:
-    """Steps handed over to the devices, oldest first."""
+    """The dispatched steps, oldest first."""
 
     def __init__(self) -> None:
         self._steps: deque[tuple[int, Mapping[str, jax.Array]]] = deque()
@@ -25,14 +25,14 @@ class StepsInFlight:
         self._steps.append((step, metrics))
 
     def land(self, keep: int) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Yields every step but the newest `keep`, with its metrics, once it has ended."""
+        """Yields every step except the newest `keep`, with its metrics, once it has ended."""
         while len(self._steps) > keep:
             step, metrics = self._steps.popleft()
             yield step, {name: distributed.gather(value) for name, value in metrics.items()}
 
 
 def paced(steps: Iterable[Mapping[str, jax.Array]], keep: int) -> Iterator[dict[str, Any]]:
-    """Dispatches steps and yields what each computed, in order; each begins with no more than `keep` unfinished.
+    """Dispatches steps and yields their metrics in order; dispatches none while more than `keep` are unfinished.
 
     keep: see `distributed.steps_ahead`. With several processes, every one must iterate over all of it.
     """

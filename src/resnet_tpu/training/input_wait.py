@@ -1,4 +1,4 @@
-"""How long devices had nothing to do because their next batch was not there."""
+"""Measures how long devices were idle because their next batch was not ready."""
 
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -8,7 +8,7 @@ import jax
 
 
 class InputWait:
-    """Adds up, over the steps of a loop, the time for which the input kept the devices of this process waiting.
+    """Adds up, over the steps of a loop, the time that the devices of this process waited for input.
 
     The host runs ahead of the devices. While it waits for a batch, they may still be busy with earlier steps, and the
     wait costs nothing. Only the part of a wait after the last dispatched step has ended counts; a thread notes when
@@ -32,7 +32,7 @@ class InputWait:
         self._ends.append(self._watcher.submit(_end_of, results))
 
     def take(self, count: int | None = None) -> tuple[float, float | None]:
-        """The sum in seconds over the oldest `count` steps not yet taken, or all; and when the last of them ended.
+        """(seconds waited, over the oldest `count` steps not yet taken, or all; when the last of them ended).
 
         Waits for their end. Waiting counts only from the end of the step before, so no time is counted twice.
         """

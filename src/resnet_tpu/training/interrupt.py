@@ -12,7 +12,7 @@ from resnet_tpu.system import signals
 
 
 class Interruption:
-    """A context manager that turns the first signal to end into a flag; the second Ctrl-C acts at once."""
+    """A context manager that turns the first termination signal into a flag; a second Ctrl-C acts at once."""
 
     def __init__(self) -> None:
         self._signal: int | None = None
@@ -20,7 +20,7 @@ class Interruption:
         self._before: dict[int, signal._HANDLER] = {}
 
     def __enter__(self) -> "Interruption":
-        if threading.current_thread() is threading.main_thread():  # Python allows handlers nowhere else
+        if threading.current_thread() is threading.main_thread():  # Python allows no other to set handlers
             for number in signals.ending():
                 self._before[number] = signal.signal(number, self._note)
         return self
@@ -39,14 +39,14 @@ class Interruption:
             signal.signal(signal.SIGINT, self._before[signal.SIGINT])
 
     def is_due(self, step: int) -> bool:
-        """Whether the program is to end before step `step`; the same in all processes."""
+        """Whether the program must end before step `step`; the same in all processes."""
         group = hosts.process_group()
         self._due = self._signal if group is None else group.stop_signal(step, lambda: self._signal)
         return self._due is not None
 
     def end_if_signalled(self) -> None:
-        """Ends the program the way the signal would have, when one came to any process; every process must call it."""
-        # asked once more, as a signal may have come after the last step
+        """Ends the program as the signal would have, if any process received one; every process must call it."""
+        # the processes ask each other again, as a signal may have come after the last step
         told = hosts.exchange(str(self._due or self._signal or ""))
         number = next((int(text) for text in told if text), None)
         if number is not None and (group := hosts.process_group()):

@@ -1,4 +1,4 @@
-"""Which kernels were the fastest when they were timed: a file in the cache folder of this machine."""
+"""Remembers the kernels that were the fastest when they were timed, in a file in this machine's cache folder."""
 
 import dataclasses
 import json
@@ -21,7 +21,7 @@ _FILE = "kernels.json"
 
 
 def remembered() -> dict[str, KernelSetting]:
-    """The settings that this machine remembers, each by a description of its step."""
+    """The settings that this machine remembers, by a description of the step of each."""
     found = ((str(entry.get("of")), setting_from(entry)) for entry in _read().values())
     return {words: setting for words, setting in found if setting}
 
@@ -56,7 +56,7 @@ def _path() -> str:
 
 
 def _key(config: Config, mesh: Mesh) -> str:
-    """All that a step's time may depend on, as text."""
+    """Everything that a step's time may depend on, as text."""
     device = mesh.devices.flat[0]
     model = {name: value for name, value in dataclasses.asdict(config.model).items() if name != "kernels"}
     parts = config.optimizer.gradient_accumulation_steps

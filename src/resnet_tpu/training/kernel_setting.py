@@ -19,7 +19,7 @@ class KernelSetting:
 
     kernels: str
     tuned_compiler: bool = True
-    """Whether the compiler options are set that are faster on such devices by the compiler's own estimate."""
+    """Whether to set the compiler options that make such devices faster, by the compiler's own estimate."""
 
     def __str__(self) -> str:
         return self.kernels + ("" if self.tuned_compiler else ", the compiler's own options")
@@ -31,7 +31,7 @@ class KernelSetting:
 
 
 def candidates(config: Config, mesh: Mesh) -> list[KernelSetting]:
-    """All settings that such devices may have, the plain one first."""
+    """All settings that are possible on such devices, the plain one first."""
     device = mesh.devices.flat[0]
     names = [name for name in KERNELS if not why_not(name, config.model.precision, mesh)]
     has_options = compiler_options_for(device) != required_options_for(device)
@@ -44,11 +44,11 @@ def on_accelerator(mesh: Mesh) -> bool:
 
 
 def stored_form(setting: KernelSetting, mesh: Mesh) -> dict[str, Any]:
-    """What a checkpoint keeps of the setting."""
+    """The setting in the form in which a checkpoint keeps it."""
     return {**dataclasses.asdict(setting), "device": mesh.devices.flat[0].device_kind}
 
 
 def setting_from(entry: dict[str, Any]) -> KernelSetting | None:
-    """The setting in what `stored_form` or the memory has kept; None where there is none."""
+    """The setting in an entry of a checkpoint (see `stored_form`) or of `kernel_memory`; None if there is none."""
     kernels, tuned = entry.get("kernels"), entry.get("tuned_compiler")
     return KernelSetting(kernels, tuned) if isinstance(kernels, str) and isinstance(tuned, bool) else None

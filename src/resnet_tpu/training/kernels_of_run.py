@@ -1,4 +1,4 @@
-"""Which kernels a training takes: those that it had, those that were the fastest here, or the usual ones."""
+"""Chooses the kernels of a run: those that it had before, those that were the fastest here, or the usual ones."""
 
 import logging
 from typing import Any
@@ -23,7 +23,7 @@ def resolve_kernels(config: Config, mesh: Mesh, before: dict[str, Any] | None) -
 
     With `kernels=auto` it is the first of these that exists: the setting of the checkpoint it resumes from, `before`
     (see `stored_form`), if that was for such devices; the fastest when such a step was timed here; on a TPU or GPU and
-    for a long enough training, the fastest when timed now; the setting of `choose_kernels`.
+    for a long enough run, the fastest when timed now; the setting of `choose_kernels`.
     """
     setting, why = _choose(config, mesh, before)
     if hosts.is_first():

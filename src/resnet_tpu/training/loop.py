@@ -70,7 +70,7 @@ OnStep = Callable[[int, dict[str, float]], object]
 
 @dataclass(frozen=True)
 class Summary:
-    """How a training ended: the optimizer steps done in all, and the last evaluation if there was one."""
+    """How a run ended: the optimizer steps done in all, and the last evaluation if there was one."""
 
     step: int
     evaluation: dict[str, float] | None
@@ -88,8 +88,8 @@ def train(
     Raises UserError for options, data or checkpoints that do not fit, before anything is computed; NonFiniteError when
     a loss or a weight is not finite.
     on_step: called with the number of updates before a step and its `loss`, `top_1_accuracy` and `learning_rate`, for
-    every step, in order, once it has ended on the devices; what it raises ends the training.
-    train_step: replaces the network's step, to measure what is around it.
+    every step, in order, once it has ended on the devices; an exception that it raises ends the run.
+    train_step: replaces the network's step, to measure everything around it.
     """
     require_config(config)
     with hosts.connected(config.run):
@@ -128,9 +128,9 @@ def train(
 
 
 def _read_scores(model_dir: str, *, evaluates: bool) -> dict[int, float]:
-    """The accuracies of the evaluations of a run by step, as process 0 reads them.
+    """The accuracy of each evaluation of a run, by step, as process 0 reads them.
 
-    evaluates: whether the training evaluates by itself, and those of other images do not count.
+    evaluates: whether the run evaluates by itself; then evaluations of other images do not count.
     """
     rows = hosts.from_first(lambda: own_evaluations(model_dir) if evaluates else read_metrics(model_dir, "eval"))
     return {row["step"]: row[BEST_METRIC] for row in rows}
@@ -173,7 +173,7 @@ class Trainer:
         self.train_step: TrainStep = train_step
 
     def run(self) -> Summary:
-        """Trains from the present step to the last."""
+        """Trains from the current step to the last."""
         model_dir = self.config.run.model_dir
         with contextlib.ExitStack() as stack:
             stop = stack.enter_context(Interruption())
@@ -197,7 +197,7 @@ class Trainer:
         return Summary(self.step, self.evaluation)
 
     def _train(self, stack: contextlib.ExitStack, stop: Interruption, writer: MetricsWriter | None) -> None:
-        """Trains from the present step to the last, or until a stop is due."""
+        """Trains from the current step to the last, or until a stop is due."""
         total, model_dir, train = self.lengths.total, self.config.run.model_dir, self.config.train
         self._check_weights()
         if self._is_save_due():  # step 0: the only checkpoint that can be missing here
@@ -253,7 +253,7 @@ class Trainer:
         self.checkpoints.wait()
 
     def _log_start(self) -> None:
-        """Logs a line on the run, and warns of options that have no effect, or another than their names say."""
+        """Logs a line on the run, and warns of options that have no effect or not the one that their names suggest."""
         log.info("%s", describe_run(self.config, self.mesh, self.step, self.lengths.total, self.position))
         for line in (*options_without_effect(self.config), *surprises_of_schedule(self.config)):
             log.warning("%s", line)
@@ -265,12 +265,12 @@ class Trainer:
             )  # fmt: skip
 
     def _write_description(self) -> None:
-        """Writes `config.json` and `labels.txt`. A start that trains nothing must not overwrite those of the run."""
+        """Writes `config.json` and `labels.txt`. Do not call it if nothing is trained: it would overwrite the run's."""
         if hosts.is_first():
             write_description(self.config.run.model_dir, self.config, self._meta()["class_names"])
 
     def _ends(self, period: int) -> bool:
-        """Whether a period of so many steps, or the run, ends at the present step."""
+        """Whether a period of `period` steps, or the run, ends at the current step."""
         return self.step > 0 and (self.step == self.lengths.total or self.step % period == 0)
 
     def _is_eval_due(self) -> bool:
@@ -326,7 +326,7 @@ class Trainer:
             reports.report(self.step - len(self._flight))
 
     def _land(self, keep: int, reports: LoopReports) -> None:
-        """Waits for all steps but the newest `keep`, and reports the loops that have ended. Raises NonFiniteError."""
+        """Waits for all steps except the newest `keep`, and reports loops that have ended. Raises NonFiniteError."""
         for step, row in self._flight.land(keep):
             self._check_finite("Loss", step, row["loss"])
             reports.add(step, row)
@@ -335,7 +335,7 @@ class Trainer:
         reports.report(self.step - len(self._flight))
 
     def _check_weights(self) -> None:
-        """Raises NonFiniteError if a weight or a running statistic is not finite, which the last loss does not show."""
+        """Raises NonFiniteError if a weight or running statistic is not finite: the last loss need not show it."""
         squares = weight_check_on(self.mesh.devices.flat[0])(self.state.params, self.state.batch_stats)
         self._check_finite("Sum of the squared weights", self.step, float(squares))
 
@@ -358,7 +358,7 @@ class Trainer:
             self.evaluation = evaluate(
                 self.eval_step, *self.state.evaluated(), self.validation, self.config, self.mesh, step=self.step
             )
-        except NonFiniteError as error:  # of weights that are finite: their checkpoint was saved
+        except NonFiniteError as error:  # the weights are finite: their checkpoint was saved
             raise NonFiniteError(error.what, error.got, error.expected, self._advise(self.step)) from None
         self.checkpoints.scores[self.step] = self.evaluation[BEST_METRIC]
         if writer:

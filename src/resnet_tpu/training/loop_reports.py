@@ -28,7 +28,7 @@ class LoopReports:
         progress: TrainingProgress,
         input_wait: InputWait,
     ) -> None:
-        """`total`: steps of the run. `start`: the step that it begins with now, and the images consumed before it.
+        """`total`: steps of the run. `start`: the step at which it begins now, and the images consumed before it.
 
         `writer`: None for a process that does not write.
         """
@@ -37,7 +37,7 @@ class LoopReports:
         self._start, self._position = start
         self._rows: dict[int, dict[str, Any]] = {}
         self._loop_ends: deque[int] = deque()
-        self._timed_from = (0.0, 0)  # time and step up to which the speed is reported
+        self._timed_from = (0.0, 0)  # time and step up to which the speed has been reported
 
     def start_clock(self, step: int) -> float:
         """Restarts the clock: the devices begin with `step` now. Returns the seconds since the last call."""
@@ -47,11 +47,11 @@ class LoopReports:
         return now - before
 
     def end_loop(self, step: int) -> None:
-        """Notes that a loop ends before `step`."""
+        """Records that a loop ends before `step`."""
         self._loop_ends.append(step)
 
     def add(self, step: int, metrics: dict[str, Any]) -> None:
-        """Notes the metrics of a step that has ended."""
+        """Records the metrics of a step that has ended."""
         self._rows[step] = metrics
 
     def report(self, ended: int) -> None:

@@ -1,4 +1,4 @@
-"""From gradients to new parameters."""
+"""Optimizers, which turn gradients into new parameters."""
 
 from collections.abc import Callable
 from typing import Any
@@ -22,7 +22,7 @@ def make_optimizer(config: OptimizerConfig) -> Optimizer:
         return optax.chain(_scale_by_lars(rate, config.weight_decay), optax.trace(config.momentum), optax.scale(-1.0))
 
     def momentum(rate: jax.Array | float) -> optax.GradientTransformation:
-        # the rate is applied after the momentum, which thus holds no past rates: the original's order
+        # the rate is applied after the momentum, as in the original, so that the momentum holds no past rates
         return optax.chain(optax.trace(config.momentum, config.nesterov), optax.scale_by_learning_rate(rate))
 
     return lars if config.enable_lars else momentum

@@ -11,7 +11,7 @@ _SAY_AGAIN_SECS = 60.0
 
 
 class Patience:
-    """Waits for one thing after another, each for at most `timeout` seconds (None: for ever), and logs what for."""
+    """Waits for one thing after another, each for at most `timeout` seconds (None: for ever), and logs each."""
 
     def __init__(self, timeout: float | None) -> None:
         self._timeout = timeout
@@ -20,7 +20,7 @@ class Patience:
     def begin(self) -> None:
         """Starts the wait for the next thing."""
         self._begun = time.monotonic()
-        self._pause = 0.0  # seconds from the beginning until the next message: ever longer
+        self._pause = 0.0  # seconds from the beginning until the next message; it grows with every message
 
     @property
     def is_over(self) -> bool:

@@ -1,4 +1,4 @@
-"""Which photos a run was trained on. A random split changes with every photo added, so the folder cannot tell."""
+"""Which photos a run was trained on. The folder cannot tell: a random split changes with every photo added."""
 
 import contextlib
 import json
@@ -29,9 +29,9 @@ def remember_photos(model_dir: str, source: Source) -> None:
 
 
 def begin_photos(model_dir: str, checkpoint: str) -> None:
-    """Notes what a new run has seen: the photos of the run of `checkpoint`, with whose weights it begins, or none.
+    """Records what a new run has seen: the photos of the run of `checkpoint`, whose weights it starts from, or none.
 
-    An earlier attempt that ended before its first checkpoint may have noted others, which no weights have seen.
+    An earlier attempt that ended before its first checkpoint may have recorded others, which no weights have seen.
     """
     if hosts.is_first():
         path, run = storage.join(model_dir, _FILE), folders.run_of(checkpoint)
@@ -51,7 +51,7 @@ def warn_of_seen(model_dir: str, source: Source, split: Split) -> None:
     if not (isinstance(source, FolderSource) and source.is_split_at_random):
         return
     known = _photos_seen(model_dir)
-    seen = {*known.get(_place(source), ()), *known.get(storage.absolute(source.location), ())}  # as named once
+    seen = {*known.get(_place(source), ()), *known.get(storage.absolute(source.location), ())}  # older versions' name
     if number := sum(name in seen for name in source.names):
         log.warning(
             "The run was trained on %d of these %d %s photos, so the accuracy will be too high: photos were added to "
@@ -62,7 +62,7 @@ def warn_of_seen(model_dir: str, source: Source, split: Split) -> None:
 
 
 def _place(source: FolderSource) -> str:
-    """The folder of the photos, whatever links lead to it."""
+    """The folder of the photos, with links resolved."""
     location = source.location
     return storage.absolute(location if storage.is_remote(location) else os.path.realpath(location))
 

@@ -55,7 +55,7 @@ def predict(
 ) -> Predictions:
     """Predicts image files and folders or, if none are named, a split of the data, and prints the result to stdout.
 
-    config: the options of the training, as in `load_model(model_dir).config`; they decide how images are cropped.
+    config: the options of the run, as in `load_model(model_dir).config`; they decide how images are cropped.
     The network comes from the newest checkpoint of `model_dir`, which may itself be a checkpoint. Tables, CSV, JSON
     and, with labels, pictures go to `output_dir`; its default for a split of the data is `model_dir/report/<split>`,
     unless `model_dir` is a checkpoint. top_k: how many classes to print for each image. Raises UserError, also for an
@@ -72,7 +72,7 @@ def predict(
     output_dir = expand_home(output_dir)
     with hosts.connected(config.run):
         for folder in filter(None, (output_dir, config.lottery.lth_prediction_result_dir)):
-            storage.check_writable(folder)  # in here, as one process that fails ends all
+            storage.check_writable(folder)  # in this block, as one process that fails ends all
         return _predict(config, paths, split, output_format, top_k, output_dir)
 
 
@@ -111,10 +111,10 @@ def _predict(
 def open_images(
     data: DataConfig, images: Sequence[str], split: Split, class_names: list[str], own: DataConfig
 ) -> tuple[Source, int]:
-    """The named images or, if there are none, those of a split of the data; and how many of them were asked for.
+    """The named images or, if there are none, those of a split of the data; and how many of them to predict.
 
-    own: the options of the training, whose number of training images is the length of its epochs: it asks for all.
-    Raises UserError when there are none, or they are of other classes.
+    own: the options of the run. Its number of training images is the length of its epochs, and so asks for all of
+    them. Raises UserError when there are no images, or they are of other classes.
     """
     if images:
         source: Source = FileSource(images, class_names)
@@ -157,13 +157,13 @@ def predict_source(
 
 
 def check_any(kept: np.ndarray) -> None:
-    """Raises UserError if no image was kept, as all were damaged."""
+    """Raises UserError if no image was kept, because all were damaged."""
     if not kept.size:
         raise UserError("Images", "only damaged ones", "at least one that can be read", "Replace them, or name others.")
 
 
 def names_of(source: Source, numbers: list[int]) -> list[str]:
-    """The names of these images; of remote ones, many are asked for at a time, and files need not be read again."""
+    """The names of these images. Remote images are fetched many at a time; image files are not read again."""
     if isinstance(source, FileSource):
         return [source.where(i) for i in numbers]
     if (far := as_remote(source)) is None:

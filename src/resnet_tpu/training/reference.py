@@ -1,4 +1,4 @@
-"""One step computed by the plain layers: every other way to compute it must agree with this, up to rounding."""
+"""One step computed by the plain layers, with which every other way to compute it must agree, up to rounding."""
 
 import dataclasses
 import statistics
@@ -16,8 +16,8 @@ from resnet_tpu.parallel.distributed import DeviceBatch
 from resnet_tpu.training.state import TrainState, start_state
 from resnet_tpu.training.step import TrainStep, train_step_of
 
-_LIMIT = 3.0  # by how many times the plain layers' noise other kernels may differ from them
-_FEW, _MANY = 2, 16  # draws of that noise: always, and before others are said to differ
+_LIMIT = 3.0  # other kernels may differ from the plain layers by this many times the noise
+_FEW, _MANY = 2, 16  # draws of that noise: in any case, and before other kernels are said to differ
 
 
 class Reference:
@@ -34,7 +34,7 @@ class Reference:
 
     @property
     def noise(self) -> float:
-        """How far changes of the weights in their last bits move the loss and the gradients, see `distances`."""
+        """How far random changes in the last bit of the weights move loss and gradients, in the unit of `distances`."""
         return max(map(max, self._noisy))
 
     def distances(self, step: TrainStep, mesh: Mesh) -> list[float]:
@@ -47,7 +47,7 @@ class Reference:
     def why_not(self, distances: list[float]) -> str:
         """Why a step with these distances does not match the reference; empty if rounding alone explains them."""
         while not self._explains(distances) and len(self._noisy) < _MANY:
-            # a value that a ReLU lets through or stops by its last bit moves the gradients far, but only in some draws
+            # if the last bit decides whether a ReLU passes a value, the gradients move far, but only in some draws
             self._draw(len(self._noisy) + 1)
         if self._explains(distances):
             return ""
@@ -77,9 +77,9 @@ def _norms(found: list[np.ndarray], expected: list[np.ndarray]) -> list[float]:
 
 
 def random_state(config: Config, mesh: Mesh, last_bit: float = 0.0, seed: int = 0) -> TrainState:
-    """A state whose scales and biases are random, because those that begin at zero hide the layers behind them.
+    """A state with random scales and biases, because those that begin at zero hide the layers before them.
 
-    It is that of step 1: the momentum of LARS holds the learning rate, which is 0 at step 0 and would hide all else.
+    Its step is 1: the momentum of LARS holds the learning rate, which is 0 at step 0 and would hide everything.
     last_bit: the fraction by which every weight is raised or lowered, drawn from `seed`.
     """
     params, batch_stats = network_of(config, mesh).init(0)

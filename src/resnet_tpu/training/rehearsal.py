@@ -1,4 +1,4 @@
-"""A training without its steps: checks everything that can be checked before the first, and writes nothing."""
+"""A run without its steps: checks everything that can be checked before the first one, and writes nothing."""
 
 import contextlib
 
@@ -35,7 +35,7 @@ def rehearse(config: Config) -> str:
         step = done[-1] if done else 0
         position = step * config.train.train_batch_size
         if checkpoints.steps():
-            with contextlib.suppress(orbax.DamagedCheckpointError):  # which a training skips
+            with contextlib.suppress(orbax.DamagedCheckpointError):  # training skips a damaged one
                 position = orbax.read_meta(storage.join(checkpoints.directory, str(step)))["position"]
         lengths = lengths_of(config)
         notes = [note] if (note := note_on_epochs(config, step, lengths.total, position)) else []

@@ -57,7 +57,7 @@ def open_run(config: Config) -> tuple[Config, Source, Source | None, Mesh]:
 
 
 def fill_in_counts(config: Config, source: Source) -> Config:
-    """The options, with the counts that were left open filled in from the training split."""
+    """The options, with unset counts filled in from the training split."""
     return config.replace(
         num_label_classes=source.num_classes, num_train_images=config.data.num_train_images or len(source)
     )
@@ -66,7 +66,7 @@ def fill_in_counts(config: Config, source: Source) -> Config:
 def resolve_order(config: Config, source: Source) -> Config:
     """The options with `data_order` decided: the run's own if it has one, else as process 0 chooses.
 
-    It is the same for all processes, and whenever the run is resumed. Every process must call this.
+    The decision is the same in all processes, and stays when the run is resumed. Every process must call this.
     """
     chosen = hosts.from_first(lambda: _order_of_run(config, source))
     return config.replace(data_order=chosen) if config.data.data_order == "auto" else config
@@ -80,7 +80,7 @@ def _order_of_run(config: Config, source: Source) -> str:
 
 
 def with_steps_kept_before(config: Config) -> Config:
-    """The options, with the steps that earlier starts of the run asked to keep in `lottery_checkpoint_iters` too."""
+    """The options, with `lottery_checkpoint_iters` also naming the steps that earlier starts of the run asked for."""
     model_dir, asked = config.run.model_dir, kept_steps(config.train.lottery_checkpoint_iters)
     own = folders.run_to_resume(model_dir)
     earlier = (own.values.get("lottery_checkpoint_iters") if own else None) or ""
@@ -105,7 +105,7 @@ def describe_run(config: Config, mesh: Mesh, step: int, total: int, position: in
 
 
 def note_on_epochs(config: Config, step: int, total: int, position: int) -> str:
-    """A line on a length in epochs that is another, as steps before `step` had another batch size; else nothing.
+    """A line if the run's epochs differ from those asked for, as earlier steps had another batch size; else nothing.
 
     position: the images consumed before `step`.
     """

@@ -32,7 +32,7 @@ def make_schedule(config: Config) -> Schedule:
 
 
 def surprises_of_schedule(config: Config) -> Iterator[str]:
-    """What the schedule of a run does that nobody expects from its name, as lines for the log."""
+    """Lines for the log on what the schedule of a run does, if its name does not suggest it."""
     optimizer, total = config.optimizer, lengths_of(config).total
     if optimizer.enable_lars or optimizer.lottery_force_learning_rate is not None:
         return
@@ -68,7 +68,7 @@ def _warmup(config: Config, total: int) -> int:
 
 
 def standard_boundaries(epochs: float) -> list[int]:
-    """The original's boundaries for a training of so many epochs: floor(5/90, 30/90, 60/90, 80/90 * epochs)."""
+    """The original's boundaries for a run of `epochs` epochs: floor(5/90, 30/90, 60/90, 80/90 * epochs)."""
     return [int(fraction / 90 * epochs) for fraction in (5, 30, 60, 80)]
 
 
@@ -132,5 +132,5 @@ def constant(peak: float, *, warmup: int = 0) -> Schedule:
 
 
 def _warm_up(step: jax.Array, warmup: int, after: jax.Array, peak: float) -> jax.Array:
-    """A warm-up that starts at peak/warmup: unlike in `step_decay`, no update is wasted on a rate of 0."""
+    """A linear warm-up that starts at peak/warmup: unlike in `step_decay`, no update is wasted on a rate of 0."""
     return jnp.where(step < warmup, peak * (step + 1) / max(warmup, 1), after).astype(jnp.float32)

@@ -1,4 +1,4 @@
-"""Where a training begins: its newest checkpoint, one of the original, another training's weights, or random ones."""
+"""Where a run begins: at its newest checkpoint, at one of the original, from another run's weights, or random ones."""
 
 import contextlib
 import dataclasses
@@ -45,11 +45,11 @@ class Start:
     position: int
     class_names: list[str] | None
     kernels: dict[str, Any] | None = None
-    """What the checkpoint says of the kernels that computed it, see `kernel_setting.stored_form`."""
+    """The checkpoint's entry on the kernels that computed it, see `kernel_setting.stored_form`."""
 
 
 def initial_weights(config: Config) -> Weights | None:
-    """What a new training in `model_dir` starts from; None if nothing is given, or a training is there already.
+    """The weights that a new run in `model_dir` starts from; None if none are given, or there is a run already.
 
     Raises UserError when `resnet_checkpoint` holds no weights.
     """
@@ -59,7 +59,7 @@ def initial_weights(config: Config) -> Weights | None:
 
 
 def resolve_initial_weights(config: Config, checkpoints: CheckpointStore) -> tuple[Config, Weights | None]:
-    """The options, some of which come with the weights, and the weights that a new training starts from.
+    """The options, some of which come with the weights, and the weights that a new run starts from.
 
     An existing run keeps its own weights. Raises UserError when `resnet_checkpoint` holds no weights, or those of
     another network.
@@ -88,13 +88,13 @@ def check_newest(config: Config, network: Network, checkpoints: CheckpointStore,
             _read_original(network, config.optimizer, original)
         return
     path = storage.join(checkpoints.directory, str(steps[-1]))
-    with contextlib.suppress(orbax.DamagedCheckpointError):  # which a training skips
+    with contextlib.suppress(orbax.DamagedCheckpointError):  # training skips a damaged one
         check_classes(config.data.location, class_names, orbax.read_meta(path)["class_names"])
         orbax.check_shapes(path, orbax.stored_shapes(path), _shapes(config, network, checkpoints).to_arrays())
 
 
 def _shapes(config: Config, network: Network, checkpoints: CheckpointStore) -> TrainState:
-    """The state of a training as shapes and dtypes, with the masks of its newest checkpoint."""
+    """The state of a run as shapes and dtypes, with the masks of its newest checkpoint."""
     new_state = functools.partial(create_state, network, config.optimizer, config.train.seed)
     return dataclasses.replace(jax.eval_shape(new_state), masks=checkpoints.mask_shapes())
 
@@ -148,14 +148,14 @@ def _read_original(network: Network, config: OptimizerConfig, prefix: str) -> Ar
 
 
 def _continue_original(network: Network, config: OptimizerConfig, prefix: str) -> TrainState:
-    """The state that a training of the original program saved, step and optimizer included."""
+    """The state that a run of the original program saved, step and optimizer included."""
     restored = _read_original(network, config, prefix)
     log.info("Going on from step %d of the original's checkpoint %s", restored["step"], prefix)
     if "ema" in restored and not config.keeps_average:
         if hosts.is_first():
             log.warning("Its moving averages are dropped, as moving_average_decay is not set.")
         del restored["ema"]
-    # copied, because what was read may still be the pages of the file
+    # copied, because the arrays may be mapped from the file
     arrays = jax.tree.map(jnp.array, restored | {"step": np.int32(restored["step"])})
     state = start_state(config, arrays["params"], arrays["batch_stats"])
     return state.with_arrays(state.to_arrays() | arrays)

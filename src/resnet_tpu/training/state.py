@@ -1,4 +1,4 @@
-"""All that changes from step to step, as one pytree."""
+"""Everything that changes from step to step, as one pytree."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -26,12 +26,12 @@ class TrainState:
     masks: Arrays | None = None  # of a pruned network, see `masking`
 
     def to_arrays(self) -> Arrays:
-        """The state as a checkpoint holds it: step, params, batch_stats, momentum; ema and masks when there are any."""
+        """The state as a checkpoint holds it: step, params, batch_stats, momentum; ema and masks if there are any."""
         arrays = {
             "step": self.step,
             "params": self.params,
             "batch_stats": self.batch_stats,
-            "momentum": optax.tree.get(self.opt_state, "trace"),  # so that no types of the optimizer end up on disk
+            "momentum": optax.tree.get(self.opt_state, "trace"),  # so that no types of the optimizer are stored
         }
         kept = {"ema": self.ema, "masks": self.masks}
         return arrays | {name: values for name, values in kept.items() if values is not None}
@@ -53,7 +53,7 @@ def create_state(network: Network, config: OptimizerConfig, seed: int) -> TrainS
 
 
 def start_state(config: OptimizerConfig, params: Arrays, batch_stats: Arrays) -> TrainState:
-    """The state before the first step of a training that starts from these arrays."""
+    """The state before the first step of a run that starts from these arrays."""
     # copied, because the step reuses the memory of both
     ema = jax.tree.map(jnp.copy, {"params": params, "batch_stats": batch_stats}) if config.keeps_average else None
     opt_state = make_optimizer(config)(0.0).init(params)
@@ -63,8 +63,8 @@ def start_state(config: OptimizerConfig, params: Arrays, batch_stats: Arrays) ->
 def update_average(average: Arrays, values: Arrays, decay: float, updates: jax.Array) -> Arrays:
     """`average` moved a step towards `values`: a <- a - (1 - d) (a - v), d = min(decay, (1 + updates)/(10 + updates)).
 
-    updates: optimizer steps made, int32 []. The ramp keeps the initial weights from weighing on a young average;
-    it is TensorFlow's ExponentialMovingAverage with `num_updates`.
+    updates: optimizer steps made, int32 []. The ramp keeps the initial weights from dominating a young average; it is
+    that of TensorFlow's ExponentialMovingAverage with `num_updates`.
     """
     rate = 1 - jnp.minimum(decay, (1.0 + updates) / (10.0 + updates))
     return jax.tree.map(lambda mean, value: mean - rate * (mean - value), average, values)

@@ -33,7 +33,7 @@ EvalStep = Callable[[Arrays, Arrays, DeviceBatch], dict[str, jax.Array]]
 
 
 KEPT = 4
-"""How many steps of each kind stay compiled, until the program ends: its trainings, as of `prune`, may share them."""
+"""How many steps of each kind stay compiled until the program ends, so that its runs, as in `prune`, can share them."""
 
 
 def normalize(images: jax.Array, model: ModelConfig) -> jax.Array:
@@ -61,7 +61,7 @@ def train_step_of(
 
 @functools.lru_cache(KEPT)
 def _train_step_of(network: Network, config: Config, mesh: Mesh, tuned_compiler: bool) -> TrainStep:
-    """See `train_step_of`; config: only the options that change a step, so that runs that have the same share it."""
+    """See `train_step_of`. config: only the options that change a step, so that runs with equal ones share it."""
     return make_train_step(
         network,
         make_schedule(config),
@@ -91,7 +91,7 @@ def make_train_step(
     update, `top_1_accuracy` on the batch. Random numbers (mixup, dropout ...) come from `seed` and the step alone.
     With `gradient_accumulation_steps` the batch, sharded over `num_devices`, is processed in that many parts: the
     update is that of the whole batch, but each part has its own batch-norm statistics. `total_steps`: the length of the
-    training, for whatever grows over its course. `device`: one of those that the step runs on; default: the first one.
+    run, for quantities that grow over its course. `device`: one of those that the step runs on; default: the first one.
     `tuned_compiler`: whether to set the compiler options that make such devices faster, by the compiler's estimate.
     """
     optimizer, factors = make_optimizer(config), learning_rate_factors(network, config)
@@ -162,7 +162,7 @@ def _make_loss(network: Network, config: OptimizerConfig, factors: Arrays) -> Ca
         key: jax.Array,
         progress: jax.Array,
     ) -> tuple[jax.Array, tuple[Arrays, jax.Array]]:
-        # no gradient is computed for what is frozen
+        # no gradient is computed for frozen parameters
         params = jax.tree.map(lambda leaf, rate: leaf if rate else jax.lax.stop_gradient(leaf), params, factors)
         images = normalize(batch["image"], network.model)
         logits, batch_stats = network.apply(params, batch_stats, images, train=True, key=key, progress=progress)
@@ -191,7 +191,7 @@ def make_eval_step(network: Network, config: OptimizerConfig, *, device: Any = N
     """(params, batch_stats, batch) -> sums over the examples of weight 1, float32 [], jitted.
 
     `examples`, `cross_entropy`, `top_1`, `top_5`; a label that ties with the fifth largest logit counts as a hit. If a
-    logit is NaN, so is `cross_entropy`, and the others mean nothing. `device`: as in `make_train_step`.
+    logit is NaN, so is `cross_entropy`, and the other sums mean nothing. `device`: as in `make_train_step`.
     """
 
     def eval_step(params: Arrays, batch_stats: Arrays, batch: DeviceBatch) -> dict[str, jax.Array]:

@@ -14,7 +14,7 @@ HEAD = "dense"
 
 
 def learning_rate_factors(network: Network, config: OptimizerConfig) -> Arrays:
-    """For each parameter, the factor on its learning rate, a float: 0 where `freeze` or `freeze_batch_norm` holds it.
+    """For each parameter, the factor on its learning rate, a float: 0 if `freeze` or `freeze_batch_norm` freezes it.
 
     A pattern in `freeze` selects the parameters that it matches, and all parameters below a module that it matches.
     Raises UserError for a pattern that matches nothing.

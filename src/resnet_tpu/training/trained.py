@@ -31,25 +31,25 @@ class Trained:
     mesh: Mesh
 
     def advice(self) -> str:
-        """What to do where its outputs are not finite."""
+        """Advice for the case that its outputs are not finite."""
         return advice_on({"params": self.params, "batch_stats": self.batch_stats}, self.config.model.precision)
 
     def belongs_to(self, model_dir: str) -> bool:
-        """Whether it lies in the run `model_dir`. False for the checkpoint itself: nothing may be added to it."""
+        """Whether it belongs to the run `model_dir`. False if that is the checkpoint: nothing may be added to it."""
         return self.path.startswith(storage.absolute(model_dir) + "/")
 
 
 def data_for_network(asked: DataConfig, own: DataConfig, *, also: Collection[str] = ()) -> DataConfig:
     """The data options `asked`, with the image size and the number of classes of the network's `own` options.
 
-    `data_dir` comes from `own` too if none is asked for. also: names of further options that do.
+    `data_dir` comes from `own` too if `asked` has none. also: names of further options to take from `own`.
     """
     kept = {name: getattr(own, name) for name in ("image_size", "num_label_classes", *also)}
     return dataclasses.replace(asked, data_dir=asked.data_dir or own.data_dir, **kept)
 
 
 def load_newest(config: Config) -> Trained:
-    """The newest network of `model_dir`, as `predict` and `export` take it; see `load_trained`."""
+    """The newest network of `model_dir`, as `predict` and `export` use it; see `load_trained`."""
     mesh = distributed.make_mesh(config.run.num_cores)
     return load_trained(config.run.model_dir, mesh, moving_average=config.eval.export_moving_average)
 
@@ -57,9 +57,9 @@ def load_newest(config: Config) -> Trained:
 def load_trained(path: str, mesh: Mesh, *, moving_average: bool = True) -> Trained:
     """The network of a checkpoint, or of the newest one of a `model_dir`. Raises UserError when there is none.
 
-    Its arrays are the moving averages if the training kept them, unless `moving_average` is off. If a running training
-    deletes the newest checkpoint for a newer one while it is being read, the newer one is taken. With several
-    processes, all must call this, and all read the checkpoint that the first one finds.
+    Its arrays are the moving averages if the run kept them, unless `moving_average` is off. If training replaces the
+    newest checkpoint by a newer one while it is being read, the newer one is used. With several processes, all must
+    call this, and all read the checkpoint that the first one finds.
     """
     while True:
         found = hosts.from_first(lambda: orbax.find(path))
@@ -90,7 +90,7 @@ def _load(path: str, mesh: Mesh, *, moving_average: bool) -> Trained:
 
 
 def advice_on(weights: Arrays, precision: str) -> str:
-    """What to do about a network whose outputs, computed in `precision`, are not finite."""
+    """Advice about a network whose outputs, computed in `precision`, are not finite."""
     if name := first_not_finite(weights):
         return f"The weights are not finite either ({name}): take an earlier checkpoint, and lower base_learning_rate."
     also = "" if precision == "float32" else ", or train with precision=float32"

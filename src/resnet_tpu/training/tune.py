@@ -26,14 +26,14 @@ from resnet_tpu.training.start import initial_weights
 from resnet_tpu.training.step import TrainStep
 
 ROUNDS, STEPS = 3, 5
-"""Each candidate is timed in ROUNDS rounds of STEPS steps. The candidates take turns; the median counts."""
+"""Each candidate is timed in ROUNDS rounds of STEPS steps. The candidates take turns, and the median decides."""
 
-_GAIN = 0.02  # how much faster than plain others must be to be worth their complexity
+_GAIN = 0.02  # how much faster than the plain setting another must be to be worth its complexity
 
 
 @dataclass(frozen=True)
 class Trial:
-    """What became of one setting: its time, or why it is left out."""
+    """The result of one setting: its time, or why it is left out."""
 
     setting: KernelSetting
     milliseconds: float | None = None

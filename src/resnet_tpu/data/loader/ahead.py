@@ -63,8 +63,8 @@ def _segments(num_chunks: int, positions: Callable[[int], Iterable[int]], order:
 class ReadAhead:
     """Fetches the examples of chunks in the background, some way ahead of the chunk that is asked for.
 
-    The threads run in this process even where others decode. `close` ends them; they never keep the program from
-    exiting.
+    The threads run in this process even if other processes decode. `close` ends them; they never keep the program
+    from exiting.
     """
 
     def __init__(self, source: RemoteSource, cache: ImageCache | None, requests: Iterator[Request]) -> None:

@@ -66,7 +66,7 @@ class ImageCache:
             return int(self._table[i, 0]) not in (_ABSENT, _COMING)
 
     def put(self, i: int, image: bytes | np.ndarray, label: int) -> None:
-        """Keeps an image file, or pixels uint8 [h, w, 3], unless it has it. Once one does not fit, no more are kept."""
+        """Keeps an image file, or pixels uint8 [h, w, 3], unless kept already; no more once one does not fit."""
         if self.is_full:
             return
         height, width = (len(image), 0) if isinstance(image, bytes) else image.shape[:2]
@@ -121,14 +121,14 @@ class _Lock:
 
 
 def is_cached(data: DataConfig) -> bool:
-    """Whether the images come from memory from the second epoch on: `data.cache` says so, and there is a gain."""
+    """Whether images come from memory from the second epoch on: `data.cache` asks for it, and it saves time."""
     if data.location in ("", "null", "synthetic"):
         return False
     return data.cache == "decoded" or (data.cache == "records" and storage.is_remote(data.location))
 
 
 def open_cache(data: DataConfig, num_images: int) -> ImageCache | None:
-    """The cache of a training, still empty; None where nothing `is_cached`."""
+    """An empty cache for a training run; None if nothing `is_cached`."""
     if not is_cached(data):
         if data.cache == "records":
             log.info("cache=records: %s is on this machine, which keeps in memory what was read.", data.location)

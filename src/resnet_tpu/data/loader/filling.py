@@ -28,7 +28,7 @@ _MOST_BAD_IN_A_ROW = 1000
 
 
 class Chunk(NamedTuple):
-    """Neighbouring rows of a batch, and what belongs there."""
+    """Neighbouring rows of a batch, and the examples that belong there."""
 
     first_row: int
     positions: range  # in the stream, one per row
@@ -98,7 +98,7 @@ class RowFiller:
             error = error.at(self.source.where(record)) if isinstance(error, DecodeError) else error
             if not self.data.skip_bad_records:
                 raise error from None
-            skipped.append(str(error).removesuffix(f" {error.do}"))  # advice that is already followed
+            skipped.append(str(error).removesuffix(f" {error.do}"))  # without advice that is already followed
             return None
 
     def _fill_row(self, record: int, position: int, out: np.ndarray, fetched: Fetched) -> int:
@@ -145,7 +145,7 @@ FillChunk = Callable[[Chunk, Slot], list[str]]
 
 
 class FillerProcesses:
-    """A `FillChunk` that hands chunks to worker processes; as many threads can call it at once as there are of them."""
+    """A `FillChunk` that hands chunks to worker processes; as many threads as processes can call it at once."""
 
     def __init__(self, filler: RowFiller, slots: Slots, count: int) -> None:
         self._crew = Crew(count, _serve, (filler, slots.shared, slots.layout))
@@ -169,7 +169,7 @@ class FillerProcesses:
         return outcome
 
     def close(self) -> None:
-        """Ends the processes; threads waiting for one get the UserError."""
+        """Ends the processes; threads waiting for one get a UserError."""
         self._crew.close()
 
 

@@ -1,4 +1,4 @@
-"""Chooses the order of training: what `data_order` says, or what suits the place where the data are stored."""
+"""Chooses the order of training: the one that `data_order` names, or one that suits where the data are stored."""
 
 import logging
 from typing import Literal
@@ -18,7 +18,7 @@ _GB = 1e9
 
 
 def choose_order(source: Source, data: DataConfig, *, rows: int) -> Literal["records", "pieces"]:
-    """The order that `data.data_order` asks for; for `auto`, the one that suits this machine's memory, which is logged.
+    """The order that `data.data_order` names; for `auto`, the one that suits the source and this machine's memory.
 
     rows: rows of a batch on this host.
     """

@@ -39,9 +39,9 @@ def eval_window(height: int, width: int, image_size: int, crop_pct: float = CROP
 def train_window(
     rng: np.random.Generator, height: int, width: int, image_size: int, min_area: float = MIN_AREA
 ) -> Window:
-    """A random window; where the sampler returns the whole image, the centre crop of evaluation, as in the original.
+    """A random window. Evaluation's centre crop replaces one that is the whole image, as in the original.
 
-    With another `min_area` than the original's, which that crop may not cover, it is `largest_window` instead. The
+    With a `min_area` other than the original's, which that crop may not cover, `largest_window` replaces it. The
     original never falls back for a greyscale JPEG, because it compares channel counts as well; here all images are
     treated alike.
     """
@@ -62,8 +62,8 @@ def largest_window(height: int, width: int) -> Window:
 def sample_crop_window(rng: np.random.Generator, height: int, width: int, min_area: float = MIN_AREA) -> Window:
     """A random window as `tf.image.sample_distorted_bounding_box` draws it; the whole image after 10 misses.
 
-    Aspect ratio (width / height) uniform in [3/4, 4/3), then height uniform between what 4/5 of `min_area` and the
-    whole area allow; windows under `min_area` of the area are drawn again.
+    The aspect ratio (width / height) is uniform in [3/4, 4/3); the height is then uniform between the heights for 4/5
+    of `min_area` and for the whole area; windows under `min_area` of the area are drawn again.
     """
     for _ in range(_ATTEMPTS):
         if window := _attempt(rng.random(4).tolist(), height, width, min_area):

@@ -10,7 +10,7 @@ The pixels are those of the original program (TensorFlow's decoder and its kerne
 * A greyscale image whose random window is the whole image gets the centre crop, as colour images do.
 * JPEG files with stray bytes in the header or unusual colour sampling go through Pillow, whose inverse transform
   differs by a level or two.
-* Evaluation as timm and torchvision do it has Pillow's pixels instead, to the last bit.
+* Evaluation in the way of timm and torchvision gives Pillow's pixels instead, to the last bit.
 * PNG, BMP, GIF (first frame), WebP and TIFF are accepted too; transparency is dropped.
 
 Colour profiles inside the files are ignored, as in the original.
@@ -32,15 +32,15 @@ from resnet_tpu.errors import UserError, first_line
 
 _FORMATS = "a whole JPEG, PNG, BMP, GIF, WebP or TIFF image"
 OR_SKIP = "or pass --skip_bad_records to go on without it"
-"""The end of the advice on an image that cannot be read: an option of commands."""
+"""The end of the advice on an image that cannot be read. It names an option of commands."""
 
 _DO = f"Replace or remove it, {OR_SKIP}."
 
 MAX_PIXELS = 178_956_970
-"""The most pixels of an image, unless another bound is given: 0.5 GB. It is Pillow's own limit."""
+"""The most pixels that an image may have, unless another limit is given: 0.5 GB. It is Pillow's own limit."""
 
 Preprocessing = Literal["tf", "pil"]
-"""Whose pixels: the original program's, or Pillow's, on which PyTorch's networks were trained."""
+"""Whose pixels to compute: the original program's, or Pillow's, on which PyTorch's networks were trained."""
 
 
 class DecodeError(UserError):
@@ -52,7 +52,7 @@ class DecodeError(UserError):
         return cls("Image", got, _FORMATS, _DO)
 
     def at(self, name: str) -> "DecodeError":
-        """The same error, naming where the image is."""
+        """The same error, with the name of the image."""
         return type(self)(f"Image {name}", self.got, self.expected, self.do)
 
 
@@ -105,7 +105,7 @@ def train_image(
 
 
 TrainImage = Callable[..., None]
-"""A function that is called like `train_image`."""
+"""A function with the parameters of `train_image`."""
 
 
 def _shift(image: np.ndarray, rng: np.random.Generator, padding: int) -> None:

@@ -1,7 +1,7 @@
 """JPEG files: what the header says, and pixels equal to those of TensorFlow's decoder.
 
-The size is read by libjpeg-turbo, which also decodes the pixels. The other facts are found by following the markers as
-it does, and are used only where both find the same size.
+libjpeg-turbo reads the size and decodes the pixels. This module finds the other facts by following the markers, as
+libjpeg-turbo does, and uses them only if both find the same size.
 """
 
 import re
@@ -11,7 +11,7 @@ import numpy as np
 import simplejpeg
 
 MAX_SCANS = 200
-"""The most scans of a progressive JPEG. Real ones have about ten; each takes the time of a pass over all pixels."""
+"""The most scans that a progressive JPEG may have. Real ones have about ten; each costs a pass over all pixels."""
 
 START = b"\xff\xd8"
 SCAN = b"\xff\xda"
@@ -24,7 +24,7 @@ _SEQUENTIAL_FRAMES = (0xC0, 0xC1)
 
 
 class Header(NamedTuple):
-    """What a file says before its pixels."""
+    """The facts that a file states before its pixels."""
 
     height: int
     width: int
@@ -41,7 +41,7 @@ def read_header(encoded: bytes) -> Header | None:
         return None
     try:
         height, width, _, _ = simplejpeg.decode_jpeg_header(encoded, strict=False)
-    except (ValueError, KeyError):  # KeyError: for a colour sampling that simplejpeg does not name
+    except (ValueError, KeyError):  # KeyError: for a colour sampling that simplejpeg does not know
         return None
     header = _follow_markers(encoded)
     return header if header and (header.height, header.width) == (height, width) else None
@@ -54,7 +54,7 @@ def too_many_scans(encoded: bytes, header: Header | None) -> int:
 
 
 def count_scans(encoded: bytes) -> int:
-    """The scans of a JPEG up to its end marker: phones append a film behind it, some cameras their raw data."""
+    """The number of scans before the end marker of a JPEG: after it, phones append a video, some cameras raw data."""
     position, count = len(START), 0
     while (found := _SEGMENT.search(encoded, position)) and found[0] != _END:
         count += found[0] == SCAN
@@ -101,10 +101,10 @@ def _follow_markers(encoded: bytes) -> Header | None:
 def decode(encoded: bytes, header: Header, rows: int | None = None) -> np.ndarray:
     """The pixels as uint8 [h, w, 3], h at least `rows` (default: all of the image).
 
-    The rows below `rows` are not decoded where the file allows it: the header is made to say that the image ends a
-    coding unit further down, which changes no pixel above. Bit for bit TensorFlow's `decode_jpeg(channels=3)` with its
-    default fast integer transform, CMYK and YCCK included; as there, errors in the middle of the data do no harm
-    beyond the pixels they hit. Raises ValueError when the data cannot be decoded, or not to the size in the header.
+    If the file allows it, the rows below `rows` are not decoded: a changed header ends the image one coding unit
+    further down, which changes no pixel above. The pixels equal those of TensorFlow's `decode_jpeg(channels=3)` bit for
+    bit, with its default fast integer transform, CMYK and YCCK included; as there, errors in the middle of the data
+    affect only the pixels they hit. Raises ValueError if the data cannot be decoded, or not to the size in the header.
     """
     data, decoded_height = encoded, header.height
     if rows is not None and header.unit_rows:
@@ -114,7 +114,7 @@ def decode(encoded: bytes, header: Header, rows: int | None = None) -> np.ndarra
             data[header.height_offset : header.height_offset + 2] = height.to_bytes(2, "big")
             decoded_height = height
     space = "CMYK" if header.components == 4 else "RGB"
-    # Not every error in the data raises; pixels that are then not decoded must not show what was in memory before.
+    # Not every error in the data raises; pixels that then stay undecoded must not show what was in memory before.
     pixels = np.zeros((decoded_height, header.width, len(space)), np.uint8)
     image = simplejpeg.decode_jpeg(data, space, fastdct=True, fastupsample=False, strict=False, buffer=pixels)
     if image.shape != pixels.shape:
@@ -122,7 +122,7 @@ def decode(encoded: bytes, header: Header, rows: int | None = None) -> np.ndarra
     if header.components != 4:
         return image
     colours = np.empty((*image.shape[:2], 3), np.uint8)
-    for y, row in enumerate(image):  # the whole in 16 bits would take 20 bytes a pixel
+    for y, row in enumerate(image):  # the whole image in 16 bits would take 20 bytes a pixel
         inks = (row if header.is_adobe else 255 - row).astype(np.uint16)
         colours[y] = inks[:, :3] * inks[:, 3:] // 255
     return colours

@@ -7,16 +7,15 @@ There are two flavours. `tf` computes bit for bit what the original computes in 
 
 * Contrast blends with (number of pixels / 256) instead of the mean grey: with 196 at 224 px, with white from 256 px.
 * The threshold of Solarize wraps around at 256, so level 10 inverts every pixel and level 15 uses 128.
-* Posterize takes more away at a lower level, and leaves one bit where none is asked for.
+* Posterize removes more bits at a lower level, and keeps one bit where none is asked for.
 * Color, Contrast, Brightness and Sharpness change nothing at level 5 and weaken below it.
 * Fractions are cut off, not rounded, so a smoothed pixel can be one level low.
 
 `corrected` differs in two operations: Contrast blends with the mean grey, and a Solarize threshold above 255 leaves the
 image as it is.
 
-Float arithmetic is done in float32, in the order in which TensorFlow's kernels do it without fused multiply-add. What
-is slow in NumPy is done by the C library where that is available, with the same result. Neither it nor OpenCV holds the
-GIL.
+Float arithmetic is done in float32, in the order of TensorFlow's kernels without fused multiply-add. The C library, if
+it is available, computes what is slow in NumPy, with the same result. Neither it nor OpenCV holds the GIL.
 """
 
 import math
@@ -88,7 +87,7 @@ def contrast(image: np.ndarray, factor: float) -> np.ndarray:
 
 
 def contrast_by_size(image: np.ndarray, factor: float) -> np.ndarray:
-    """The original's `contrast`, which takes the mean count of the histogram for the mean grey level."""
+    """The original's `contrast`, which mistakes the mean count of the histogram for the mean grey level."""
     height, width, _ = image.shape
     return _blend_with_level(min(height * width // 256, 255), image, factor)
 
@@ -181,12 +180,12 @@ def _grey(image: np.ndarray) -> np.ndarray:
 def _smooth(image: np.ndarray) -> np.ndarray:
     """Each pixel averaged with its 8 neighbours, its own weight 5 times theirs; the border as it is.
 
-    The order of the additions decides which levels, whole numbers in exact arithmetic, fall just short of them.
+    The order of the additions decides which results, whole numbers in exact arithmetic, come out just below that.
     """
     height, width, _ = image.shape
     if min(height, width) < 3:
         return image
-    # Flat, so that a neighbour is a plain shift. Pixels at the ends of rows get wrong neighbours, and are restored.
+    # Flat, so that a neighbour is at a fixed offset. Pixels at the ends of rows get wrong neighbours, and are restored.
     smoothed, row = image.copy(), 3 * width
     flat, flat_smoothed = image.reshape(-1), smoothed.reshape(-1)
     first = row + 3  # the offset of pixel (1, 1), and how far after a pixel its last neighbour lies
@@ -313,4 +312,4 @@ _TF: dict[str, Operation] = {
 OPERATIONS: Mapping[Flavor, Mapping[str, Operation]] = MappingProxyType(
     {"tf": _TF, "corrected": _TF | {"Solarize": solarize, "Contrast": contrast}}
 )
-"""The operations of each flavour by the original's names for them."""
+"""The operations of each flavour, by the original's names."""

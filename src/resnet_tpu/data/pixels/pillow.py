@@ -18,7 +18,7 @@ SUFFIXES = {
     "WEBP": (".webp",),
     "TIFF": (".tif", ".tiff"),
 }
-"""The extensions of each format that Pillow may open. Some of the others start programs (EPS) or read other files."""
+"""The extensions of each format that Pillow may open. Some other formats start programs (EPS) or read other files."""
 
 IMAGE_SUFFIXES = tuple(suffix for suffixes in SUFFIXES.values() for suffix in suffixes)
 """The extensions of image files, in lower case."""
@@ -47,7 +47,7 @@ def to_rgb(image: Image.Image) -> Image.Image:
         if (largest := pixels.max()) > 0xFFFF:
             raise ValueError("pixels have more than 16 bits")
         scaled = np.empty(pixels.shape, np.uint8)
-        for y, row in enumerate(pixels):  # the whole in a wider type would take a gigabyte
+        for y, row in enumerate(pixels):  # the whole image in a wider type would take a gigabyte
             scaled[y] = np.clip(row >> 8 if largest > 255 else row, 0, 255)
         image = Image.fromarray(scaled)
     image.info.pop("transparency", None)  # Pillow would warn about it
@@ -63,7 +63,7 @@ def resized_size(height: int, width: int, image_size: int, crop_pct: float) -> t
 
 
 def resized_center(image: np.ndarray, image_size: int, crop_pct: float, method: "Method") -> np.ndarray:
-    """What timm and torchvision evaluate of `image` uint8 [h, w, 3], bit for bit: uint8 [image_size, image_size, 3].
+    """`image` uint8 [h, w, 3] as timm and torchvision evaluate it, bit for bit: uint8 [image_size, image_size, 3].
 
     The whole image is resized with antialiasing, and then its centre is cut out. Sizes and offsets are rounded as in
     torchvision's `Resize` and `CenterCrop`, which timm's evaluation uses (`crop_mode` center).

@@ -58,7 +58,7 @@ AUTOAUGMENT_V0: tuple[tuple[Step, Step], ...] = (
     (Step("Solarize", 0.6, 8), Step("Equalize", 0.6, 1)),
     (Step("Color", 0.8, 6), Step("Rotate", 0.4, 5)),
 )
-"""The pairs that policy v0 chooses from. TranslateY at level 9 moves by 225 px, which removes all of a lower image."""
+"""The pairs that policy v0 chooses from. TranslateY at level 9 moves by 225 px: of a shorter image, nothing is left."""
 
 _NAMES = tuple(OPERATIONS["tf"])
 

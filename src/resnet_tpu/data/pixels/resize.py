@@ -49,7 +49,7 @@ class _Axis(NamedTuple):
     weights: sparse.csr_array  # [size, source pixels used]
 
 
-# Window sides repeat, and making the matrices takes a third of the time of using them. They take 7 kB each.
+# Window sides repeat, and making the matrices takes a third as long as using them. Each takes 7 kB.
 @functools.lru_cache(maxsize=2048)
 def _axis(length: int, size: int, *, mirrored: bool, method: Method) -> _Axis:
     positions = np.arange(size, dtype=np.float32) * (np.float32(length) / np.float32(size))

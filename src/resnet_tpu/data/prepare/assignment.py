@@ -21,12 +21,12 @@ _MIN_SHARD_IMAGES = 128  # ... as long as each shard has at least this many
 
 @dataclass(frozen=True)
 class Assignment:
-    """What is to be written, and from what."""
+    """The shards to be written, and the photos that they come from."""
 
     class_names: list[str]  # the first has label 1
     shards: list[Shard]
     findings: list[Finding]
-    drawn: Sequence[Split]  # the splits that were drawn; none where the photos say theirs
+    drawn: Sequence[Split]  # the splits drawn at random; none if the photos come with splits
     inputs: dict[str, list[Any]]  # folder -> number of files, digest of their names, sizes and times
 
 
@@ -73,9 +73,9 @@ def _cut(photos: list[Photo], count: int) -> list[list[Photo]]:
 
 
 def _state(path: str) -> tuple[int, int]:
-    """(size, time of last change in ns); zeros for a file that cannot be read, which reading it will report.
+    """(size, time of last change in ns); zeros for an unreadable file, which is reported when it is to be read.
 
-    A file that can be read later is another one then, and is not taken for one that was prepared.
+    If the file is readable in a later run, its state differs, and so it does not count as prepared.
     """
     try:
         may_be_read = storage.is_remote(path) or os.access(path, os.R_OK)

@@ -1,7 +1,7 @@
 """Writes shards with an Apache Beam pipeline: in local processes, or on many machines by Dataflow and other runners.
 
-The pipeline's elements only say where in a file of the output folder a shard is described, as a job request may have a
-few megabytes at most. Results come back through the files kept for resumed runs, which works with any runner.
+Each element of the pipeline only says where in a file of the output folder its shard is described, as a job request may
+have a few megabytes at most. Results come back through the files kept for resumed runs, which works with any runner.
 """
 
 import contextlib
@@ -63,8 +63,8 @@ def make_pipeline(
 ) -> Any:
     """An empty `apache_beam.Pipeline` with these options; without any, for `workers` or `most_workers` local processes.
 
-    Raises UserError when Beam is missing, for what it refuses, for options that it does not know, and for local paths
-    or a number of processes where other machines do the work.
+    Raises UserError when Beam is missing, for options that it refuses or does not know, and for local paths or a number
+    of processes if other machines do the work.
     """
     try:
         import apache_beam
@@ -121,7 +121,7 @@ def write_shards(
     limits: Limits,
     console: Console,
 ) -> dict[str, ShardResult]:
-    """Writes those of `shards` that are `missing` with the pipeline; returns their results by name.
+    """Writes the `missing` ones of `shards` with the pipeline; returns their results by name.
 
     Raises UserError when the pipeline fails; finished shards are kept.
     """

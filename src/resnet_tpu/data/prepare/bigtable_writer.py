@@ -46,7 +46,7 @@ def write_table(records_dir: str, data: DataConfig, *, overwrite: bool = False, 
     """Copies the TFRecords in a folder to the table that `data` names; returns how many rows it wrote.
 
     The table and the column family are created if missing. The same call resumes an interrupted one, file by file;
-    until all is written, nothing is read from the table. Raises UserError for a folder without TFRecords, for rows of
+    until all is written, training refuses the table. Raises UserError for a folder without TFRecords, for rows of
     other data unless `overwrite`, which deletes them, and when the service refuses.
     """
     console = console or OutputConsole(stderr=True)
@@ -93,7 +93,7 @@ def _parts(records_dir: str, data: DataConfig) -> list[_Part]:
 
 
 def _class_names(records_dir: str, shards: Mapping[Split, Sequence[str]]) -> list[str] | None:
-    """The names that a training on the records themselves gives the classes; None if they do not tell the number."""
+    """The class names in training on the records themselves; None if the records do not tell how many there are."""
     paths = [storage.join(records_dir, name) for found in shards.values() for name in found]
     classes = find_classes(DataConfig(data_dir=records_dir), dict.fromkeys(paths)) if paths else None
     return (classes.names or numbered(classes.number)) if classes else None
@@ -109,7 +109,7 @@ def _digest(paths: Sequence[str], split: Split, manifest: Manifest | None) -> st
 
 
 def _claim(part: _Part, *, overwrite: bool) -> _Part | None:
-    """Claims the rows with the part's prefix, counting those already written as done; None: all of them are."""
+    """Claims the rows with the part's prefix; rows already written count as done. None if all of them are."""
     before = None if overwrite else part.rows.read_about()
     if before and before.made_from == part.about.made_from:
         return None if before.finished else replace(part, about=replace(part.about, done=before.done))

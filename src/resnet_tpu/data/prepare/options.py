@@ -9,7 +9,7 @@ from resnet_tpu.data.split import SPLIT_RATIOS, SPLIT_SEED, Split, parse_ratios
 from resnet_tpu.options.fields import FilePath, convert_fields, option
 
 _MOST_SHARDS = 99_999  # of five digits in their names
-_NOT_DECIDING = ("max_bad_fraction", "workers", "overwrite", "bounding_boxes")  # of the last, its content decides
+_NOT_DECIDING = ("max_bad_fraction", "workers", "overwrite", "bounding_boxes")  # of the last, only the content decides
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Reserves an output folder: the same photos and options continue in it, others are refused, foreign files stay."""
+"""Reserves an output folder: only a run with the same photos and options continues in it; foreign files stay."""
 
 import json
 from pathlib import Path
@@ -21,9 +21,9 @@ _SUMMARIES = (MANIFEST, LABELS, REPORT)
 def reserve(out_dir: str, assignment: Assignment, options: dict[str, Any], *, overwrite: bool) -> None:
     """Reserves `out_dir` for these shards; finished ones of the same photos and options stay, others are refused.
 
-    With `overwrite` others are deleted, and so are those of a run that came to its end, with a data set or a report of
-    what is bad. Raises UserError when the folder holds shards of other inputs or options, unless `overwrite`, or files
-    that `prepare` did not write and whose names would make them part of the data set.
+    With `overwrite`, others are deleted, and so are those of a run that has ended, with a data set or a report of bad
+    images. Raises UserError when the folder holds shards of other inputs or options, unless `overwrite`, or files that
+    `prepare` did not write and whose names would make them part of the data set.
     """
     state = {"options": options, "inputs": assignment.inputs, "shards": [shard.name for shard in assignment.shards]}
     try:
@@ -60,7 +60,7 @@ def _read_state(out_dir: str) -> dict[str, Any] | None:
 
 
 def _changes(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """What differs, in words."""
+    """The differences, in words."""
     options = {**before["options"], **now["options"]}
     changes = [
         f"{name} was {before['options'].get(name)}, is {now['options'].get(name)}"

@@ -81,7 +81,7 @@ def decode_example(serialized: bytes) -> dict[str, list[bytes] | list[int] | lis
 
 
 class ImageExample(NamedTuple):
-    """What the reader uses of an image record."""
+    """The parts of an image record that the reader uses."""
 
     encoded: bytes  # the image file; empty where the record has none
     label: int  # as stored: 1 ... N in the original's format; -1 where the record has none
@@ -98,9 +98,9 @@ def parse_image_example(serialized: bytes) -> ImageExample:
 
 
 def read_label(file: IO[bytes], start: int, length: int) -> tuple[int, str]:
-    """Label and class name of a serialized Example in a file, as from `parse_image_example`, without reading its image.
+    """Label and class name of a serialized Example in a file, as by `parse_image_example`, without reading its image.
 
-    Raises UserError likewise.
+    Raises UserError in the same cases.
     """
     entries: list[bytes] = []
     try:
@@ -119,7 +119,7 @@ def read_label(file: IO[bytes], start: int, length: int) -> tuple[int, str]:
 def _fields(file: IO[bytes], start: int, stop: int) -> Iterator[tuple[int, int, int]]:
     """The fields of a message in a file: where each begins, and where its content begins and ends.
 
-    Raises ValueError or IndexError when they are not all number 1 and of bytes, or do not end where the message does.
+    Raises ValueError or IndexError unless all have number 1 and hold bytes, and the last ends where the message does.
     """
     while start < stop:
         head = _read(file, start, min(start + _LONGEST_HEAD, stop))

@@ -1,4 +1,4 @@
-"""Where the records of a TFRecord file begin, kept in a file of its own: beside it, or in the user's cache.
+"""The index of a TFRecord file, which says where its records begin; kept beside it, or in the user's cache.
 
 An index is int64 [n, 2]: offset and length in bytes of each payload. It is kept as a NumPy array whose first row is the
 state of the file that it describes.
@@ -21,7 +21,7 @@ HEADER, CHECKSUM = struct.Struct("<QI"), struct.Struct("<I")
 
 
 def read_index(path: str, state: tuple[int, int]) -> np.ndarray | None:
-    """The kept index of the file at `path`; None when there is none, or it is damaged or of another state of the file.
+    """The kept index of the file at `path`; None if there is none, it is damaged, or the file's state has changed.
 
     state: see `storage.file_state`.
     """
@@ -44,7 +44,7 @@ def save_index(path: str, index: np.ndarray, state: tuple[int, int] | None = Non
 
 
 def kept_copies(path: str, ending: str) -> Iterator[tuple[str, bytes]]:
-    """The places where data about the file or data set at `path` is kept, each with its content: none, one or two."""
+    """(place, content) of the kept copies of data about the file or data set at `path`: none, one or two."""
     for candidate in _candidates(path, ending):
         with contextlib.suppress(OSError):
             yield candidate, storage.read_bytes(candidate)

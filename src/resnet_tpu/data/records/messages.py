@@ -6,9 +6,9 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, te
 
 
 def message_classes(schema: str) -> dict[str, Any]:
-    """The message classes of a file in protobuf's text form, by name, where fields are optional unless it says.
+    """The message classes of a file in protobuf's text form, by name. Fields are optional unless it says otherwise.
 
-    They are in a pool of their own, because TensorFlow may register the same names.
+    They have their own descriptor pool, because TensorFlow may register the same names.
     """
     file = text_format.Parse(schema, descriptor_pb2.FileDescriptorProto())
     for owner in file.message_type:

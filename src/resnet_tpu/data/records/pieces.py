@@ -2,8 +2,8 @@
 
 Training reads the records in a new order in every epoch, so neighbours in a file are not needed at the same time. Each
 piece is therefore fetched whole, once, and kept on the disk: in the first epoch one request serves all images of a
-piece, and later epochs need none. Where the disk is too small, nothing is kept, and one request serves neighbours that
-are asked for together, as in an order of training that keeps them together (`data_order` pieces).
+piece, and later epochs need none. If the disk is too small, nothing is kept, and one request serves only neighbours
+that are asked for together, which the training order `data_order` pieces ensures.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ PIECE_BYTES = 4 << 20
 _AT_ONCE = 4  # pieces a thread fetches at a time, and holds in memory
 _GAP = 64 << 10  # bytes: up to this, a gap between two records is read too, to save a second request
 _GB = 1e9
-_LEFT_SECS = 3600.0  # after which a piece is no longer being written
+_LEFT_SECS = 3600.0  # after this, an unfinished piece counts as abandoned
 
 
 class ByteRange(NamedTuple):
@@ -57,7 +57,7 @@ class DirectReader:
     """Reads byte ranges of files from their bucket, neighbours together."""
 
     keeps = False
-    """Whether what is read stays on this machine."""
+    """Whether the bytes that it reads stay on this machine."""
 
     def read(self, wanted: Sequence[ByteRange]) -> list[bytes]:
         """The bytes of each range; fewer where the file ends earlier. Thread-safe."""
@@ -76,7 +76,7 @@ class DirectReader:
         return found
 
     def forget(self, span: ByteRange) -> None:
-        """Nothing is kept."""
+        """Does nothing, as nothing is kept."""
 
 
 def _is_near(first: ByteRange, last: ByteRange, new: ByteRange) -> bool:
@@ -128,7 +128,7 @@ class KeepingReader(DirectReader):
         return [direct.get(i, data) for i, data in enumerate(joined)]
 
     def forget(self, span: ByteRange) -> None:
-        """Deletes the pieces that hold any of a range, because they are damaged."""
+        """Deletes the kept pieces that hold any part of a damaged range."""
         for number in range(span.start // PIECE_BYTES, -(-span.stop // PIECE_BYTES)):
             self._path_of(span.file, number).unlink(missing_ok=True)
 
@@ -136,7 +136,7 @@ class KeepingReader(DirectReader):
         return Path(self.folder, _name(file), str(number))
 
     def _kept(self, span: ByteRange, number: int) -> bytes | None:
-        """What a piece on the disk holds of a range; None where the piece is missing."""
+        """The part of a range that a piece on the disk holds; None if the piece is missing."""
         low, high = _within(span, number)
         try:
             with self._path_of(span.file, number).open("rb") as piece:
@@ -202,10 +202,10 @@ def _stem(file: RecordFile) -> str:
 
 
 def open_reader(cache_folder: str, files: Sequence[RecordFile]) -> DirectReader:
-    """The reader for files in a bucket: one that keeps what it reads, where there is room for all of it.
+    """The reader for files in a bucket: one that keeps what it reads, if there is room for all of it.
 
     cache_folder: where to keep it; empty for the user's cache; 'none' to keep nothing.
-    Raises UserError where that is not on this machine.
+    Raises UserError for a folder that is not on this machine.
     """
     if storage.is_remote(cache_folder):
         raise UserError("cache_folder", cache_folder, "a folder on this machine", "Name one, or none to keep nothing.")
@@ -240,7 +240,7 @@ def _kept_bytes(folder: Path, file: RecordFile) -> int:
     with contextlib.suppress(FileNotFoundError):
         sizes = 0
         for entry in os.scandir(folder / name):
-            with contextlib.suppress(OSError):  # renamed by who wrote it, or another user's
+            with contextlib.suppress(OSError):  # renamed by its writer, or another user's
                 state = entry.stat()
                 if not entry.name.startswith("."):
                     sizes += state.st_size

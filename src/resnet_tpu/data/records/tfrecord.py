@@ -136,7 +136,7 @@ class RecordFile:
         return start, start + length + CHECKSUM.size
 
     def check(self, i: int, data: bytes) -> bytes:
-        """The payload in what was read of the span of record `i`. Raises RecordError when its checksum is wrong."""
+        """The payload of record `i` in `data`, read from its span. Raises RecordError when its checksum is wrong."""
         start, length = self._index[i].tolist()
         return _payload(self.path, i, start, length, data)
 
@@ -157,7 +157,7 @@ class RecordFile:
         try:
             if storage.is_remote(self.path):
                 return storage.read_range(self.path, start, start + size)
-            # Not a memory map, which would crash the program where the file was truncated.
+            # Not a memory map, which would crash the program if the file had been truncated.
             file = _opened(self.path, self.state)
             return os.pread(file.descriptor, size, start)
         except OSError as error:
@@ -185,9 +185,9 @@ def load_index(
 ) -> np.ndarray:
     """(payload offset, payload length) of every record of a TFRecord file: int64 [n, 2].
 
-    Built by one pass over the headers on first use and kept in `_index/` beside the file, or in the user's cache where
-    that cannot be written or is in a bucket. Built again when the file's size or time changed (`state`: both, if known)
-    or the index itself is damaged.
+    Built by one pass over the headers on first use and kept in `_index/` beside the file, or in the user's cache if
+    that is in a bucket or not writable. Built again when the file's size or time changed (`state`: both, if known) or
+    the index itself is damaged.
     Raises RecordError when a header is damaged or the file ends within a record, or gives it to `on_bad` and continues
     at the next record that can be found; such an index is not kept. Raises UserError when the file cannot be read.
     """
@@ -216,7 +216,7 @@ def _as_index(rows: list[tuple[int, int]]) -> np.ndarray:
 
 
 def _walk(file: IO[bytes], path: str) -> Iterator[tuple[int, int] | RecordError]:
-    """The (payload offset, length) of each record, or an error in its place; after one, it finds the next header."""
+    """The (payload offset, length) of each record, or an error in its place; goes on at the next sound header."""
     size = file.seek(0, os.SEEK_END)
     position, record = 0, 0
     while position < size:
@@ -263,7 +263,7 @@ def _find_header(file: IO[bytes], position: int, size: int) -> int:
 
 
 def _headers(data: bytes) -> Iterator[tuple[int, int]]:
-    """The offset and the payload length of every sound header in `data` of a record below 4 GiB.
+    """(offset, payload length) of every sound header in `data`, except for payloads of 4 GiB or more.
 
     Checks all positions at once: one by one, a file that ends in zeros would take a second per megabyte.
     """
@@ -282,7 +282,7 @@ def _headers(data: bytes) -> Iterator[tuple[int, int]]:
 
 @functools.cache
 def _crc_tables() -> list[np.ndarray]:
-    """Four int64 [256]: the XOR of their entries for the first 4 of 8 bytes is the CRC32C if the others are zero."""
+    """Four int64 [256]: if the last 4 of 8 bytes are 0, the XOR of the entries for the first 4 is the CRC32C."""
     zero = google_crc32c.value(bytes(8))
     tables = []
     for i in range(4):
@@ -292,7 +292,7 @@ def _crc_tables() -> list[np.ndarray]:
 
 
 def _payload(path: str, record: int, start: int, length: int, data: bytes) -> bytes:
-    """The payload in `data`, read from `start` on, with its checksum behind it. Raises RecordError for damage."""
+    """The payload in `data`, read from `start` on and followed by its checksum. Raises RecordError for damage."""
     payload, offset = data[:length], start - HEADER.size
     if len(data) < length + CHECKSUM.size:
         got = f"{len(data)} bytes after its header"

@@ -46,7 +46,7 @@ class BigtableSource:
             got = f"what an interrupted `prepare` left behind: {about.done} of {about.num_records} {split} rows"
             do = "Run the same `resnet-tpu prepare` again; it goes on where it stopped."
             raise UserError(self._rows.name, got, "a finished data set", do)
-        self._keys: list[bytes] | None = None  # where they differ from the keys of 0, 1, 2 ...
+        self._keys: list[bytes] | None = None  # only if they differ from the keys of 0, 1, 2 ...
         if about:
             self._len = about.num_records
         else:
@@ -70,7 +70,7 @@ class BigtableSource:
         return raise_if_damaged(found)
 
     def fetch(self, records: Sequence[int]) -> list[Sample | RecordError]:
-        """The examples with these numbers, by one request; an error in the place of each damaged one."""
+        """The examples with these numbers, in one request; an error in the place of each damaged one."""
         values = self._rows.read([self._key(i) for i in records])
         return [self._parse(i, values.get(self._key(i))) for i in records]
 

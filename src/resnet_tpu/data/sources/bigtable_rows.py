@@ -1,4 +1,4 @@
-"""A Cloud Bigtable table with an example in each row: where it is, what its keys are, what it says about itself."""
+"""A Cloud Bigtable table with an example in each row: its place, its keys, and the rows that describe the others."""
 
 import contextlib
 import json
@@ -49,7 +49,7 @@ def no_warnings() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class About:
-    """What a special row says about all rows with a prefix; `prepare` writes it."""
+    """The description of all rows with a prefix, in a special row that `prepare` writes."""
 
     finished: bool
     num_records: int  # how many rows there are meant to be
@@ -63,7 +63,7 @@ class Rows:
     """The rows of a split, which any number of threads and processes may read by key, or scan."""
 
     def __init__(self, data: DataConfig, split: Split) -> None:
-        """Raises UserError for an empty option, and when there is no project or there are no credentials."""
+        """Raises UserError for an empty option, and when the project or credentials are missing."""
         self.prefix_option = {"train": "bigtable_train_prefix", "validation": "bigtable_eval_prefix"}.get(
             split, "bigtable_test_prefix"
         )
@@ -152,9 +152,9 @@ class Rows:
             return next((row.row_key for row in self.table.read_rows(query)), None)
 
     def scan(self) -> list[bytes]:
-        """The keys of all rows of the split, in the order of their index, or of their bytes where one has no index.
+        """The keys of all rows of the split, in the order of their index, or of their bytes if any has no index.
 
-        The range is cut where the service says that its servers divide it, and the parts are read in parallel.
+        The range is cut where the service divides it among its servers, and the parts are read in parallel.
         """
         with self.explained():
             whole = api().ReadRowsQuery(row_ranges=_range(self.prefix), row_filter=_keys_only())
@@ -169,7 +169,7 @@ class Rows:
         return [row.row_key for row in self.table.read_rows_stream(query)]
 
     def read_about(self) -> About | None:
-        """What the table says about these rows; None if it says nothing. Raises UserError when that is damaged."""
+        """The table's description of these rows; None if it has none. Raises UserError when it is damaged."""
         with self.explained():
             row = self.table.read_row(self._about_key)
         cells = [cell for cell in row.cells if cell.qualifier == _ABOUT_COLUMN] if row else []
@@ -183,7 +183,7 @@ class Rows:
             raise UserError(what, repr(cells[0].value[:100]), "what `prepare` wrote", do) from None
 
     def write_about(self, about: About) -> None:
-        """Writes what the table says about these rows."""
+        """Writes the table's description of these rows."""
         value = json.dumps(vars(about)).encode()
         with self.explained(WRITER):
             self.table.mutate_row(self._about_key, [api().SetCell(self.family, _ABOUT_COLUMN, value)])
@@ -194,7 +194,7 @@ class Rows:
 
 
 def _emulated() -> str:
-    """A name for the project if an emulator, which knows no projects, takes the place of the service; else empty."""
+    """A name for the project if an emulator, which knows no projects, replaces the service; else empty."""
     return "emulator" if os.environ.get(EMULATOR) else ""
 
 

@@ -112,7 +112,7 @@ def _count(data_dir: str, states: States) -> dict[int, str]:
 
 
 def _read(kept_file: str, states: States) -> dict[int, str] | None:
-    """What was counted before for these files in this state; None if nothing was."""
+    """The classes counted earlier for these files in this state; None if there are none."""
     for _, data in kept_copies(kept_file, ".json"):
         try:
             kept = checked_json.loads(data.decode())

@@ -1,4 +1,4 @@
-"""Opens what `data_dir` names: TFRecords, folders of images, or synthetic pixels; or a Bigtable in its place."""
+"""Opens the data that `data_dir` names: TFRecords, folders of images or synthetic pixels; or a Bigtable table."""
 
 import functools
 import logging
@@ -72,14 +72,14 @@ def open_source(data: DataConfig, split: Split) -> Source:
 
 
 def shards_in(names: Sequence[str]) -> dict[Split, list[str]]:
-    """Which of the names in a folder are files of TFRecords, by split."""
+    """The names in a folder that are those of TFRecord files, by split."""
     return {split: [name for name in names if name.startswith(f"{split}-")] for split in SPLITS}
 
 
 def _holds_records(data_dir: str, names: Sequence[str], shards: Mapping[Split, list[str]]) -> bool:
     """Whether the files train-*, validation-* and test-* of a local folder are TFRecords.
 
-    Beside class folders they may be lists of names: there, their first bytes decide.
+    Beside class folders, such files may be lists of names: there, their first bytes decide.
     """
     paths = [storage.join(data_dir, name) for found in shards.values() for name in found]
     files = [path for path in paths if not storage.is_dir(path)]
@@ -99,7 +99,7 @@ def _check_names(data_dir: str, names: Sequence[str]) -> None:
 
 
 def _is_records(path: str) -> bool:
-    """Whether a path is a file of TFRecords; False where it cannot be read, which says nothing about its name."""
+    """Whether a path is a TFRecord file; False if it cannot be read, as that is not the fault of its name."""
     try:
         return Path(path).is_file() and begins_with_record(path)
     except UserError:
@@ -132,7 +132,7 @@ def check_shards(data_dir: str, split: Split, names: Sequence[str]) -> None:
 
 @functools.cache
 def _warn_of_missing(data_dir: str, files: tuple[str, ...]) -> None:
-    """Warns, once, of files without a manifest that are not as many as their names say."""
+    """Warns, once, if files without a manifest are more or fewer than their names say."""
     totals = {int(found[1]) for file in files if (found := re.search(r"-of-(\d{5})", file))}
     if totals and totals != {len(files)}:
         log.warning(

@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 _MOST_SHOWN = 3  # paths in a warning
 _TOLD = (Kind.NESTED, Kind.STRAY, Kind.HIDDEN, Kind.MISSING_IN_SPLIT)
-_UNREAD_SUFFIXES = (".heic", ".heif", ".avif", ".jxl", ".jp2", ".dng")  # of photos all the same
+_UNREAD_SUFFIXES = (".heic", ".heif", ".avif", ".jxl", ".jp2", ".dng")  # photos in formats that cannot be read
 
 
 class FolderSource:
@@ -84,7 +84,7 @@ class FolderSource:
 
 
 class FileSource:
-    """The images at these paths, including all below folders; labelled where the folder of an image names a class."""
+    """The images at these paths, and all images below folders; labelled if an image's folder is named after a class."""
 
     honour_exif = True
 
@@ -110,7 +110,7 @@ class FileSource:
 
 @functools.cache
 def _warn(data_dir: str, unused: tuple[Finding, ...]) -> None:
-    """Warns, once for all splits, of what may hold images and is not used."""
+    """Warns, once for all splits, of unused files and folders that may hold images."""
     for group in group_findings(unused, {}, first=_MOST_SHOWN + 1):
         log.warning(
             "%s: %s, %s: %d (%s)", data_dir, group.what, group.action, group.count, listed(group.first, _MOST_SHOWN)

@@ -10,7 +10,7 @@ from resnet_tpu.options.config import DataConfig
 UNKNOWN_LABEL = -1
 DEFAULT_CLASSES = 1000
 CLASSES_WITH_BACKGROUND = 1001
-"""ImageNet's with class 0 = background: labels are used as they are stored."""
+"""The classes of ImageNet with class 0 = background: labels are used as they are stored."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def make_labels(
     Raises UserError when fewer classes are asked for than there are names.
     """
     asked = data.num_label_classes
-    # 1001 names are a class each: a training that counted them leaves their number in its options
+    # 1001 names are a class each: a run that counted them has their number in its options
     has_background = asked == CLASSES_WITH_BACKGROUND and len(names or ()) != CLASSES_WITH_BACKGROUND
     every = None if names is None else ["background", *names] if has_background else list(names)
     if every and asked and asked < len(every):

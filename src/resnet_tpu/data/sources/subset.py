@@ -8,7 +8,7 @@ from resnet_tpu.data.sources.source import RemoteSource, Sample, Source, as_remo
 
 
 def evenly_spaced(source: Source, count: int) -> Source:
-    """`count` examples of `source`; itself if it has no more."""
+    """`count` examples of `source`; `source` itself if it has no more."""
     if count >= len(source):
         return source
     return _RemoteSubset(source, count) if as_remote(source) else _Subset(source, count)

@@ -127,7 +127,7 @@ class RemoteRecordSource(RecordSource):
         try:
             try:
                 payload = span.file.check(record, data)
-            except RecordError:  # perhaps only in the copy kept here
+            except RecordError:  # perhaps only the copy kept here is damaged
                 self._reader.forget(span)
                 payload = span.file[record]
             return self.parse(i, payload)

@@ -51,7 +51,7 @@ class Library:
         self._of_thread = threading.local()
 
     def read_facts(self, encoded: bytes) -> Facts | None:
-        """The facts of a JPEG that `resize_jpeg` may take; None for other files."""
+        """The facts of a JPEG that `resize_jpeg` may accept; None for other files."""
         facts = (ctypes.c_int * 3)()
         if not self._read_facts(self._decoder(), encoded, len(encoded), facts):
             return None
@@ -75,7 +75,7 @@ class Library:
         return bool(self._library.resize_pixels(self._decoder(), *source, *target))
 
     def color(self, image: np.ndarray, factor: float) -> np.ndarray:
-        """As `operations.color`, for a C-contiguous image; so are the methods below."""
+        """As `operations.color`, for a C-contiguous image, which the methods below require too."""
         out = np.empty_like(image)
         self._library.color(image.ctypes.data, image.size // 3, factor, out.ctypes.data)
         return out
@@ -122,5 +122,5 @@ def load() -> Library | None:
         return None
     try:
         return Library(str(LIBRARY))
-    except (OSError, AttributeError):  # it, or a function in it, is not there
+    except (OSError, AttributeError):  # the library, or a function in it, is missing
         return None

@@ -1,13 +1,13 @@
-/* The operations of augmentation that take longest: those of operations.py, with the same float32 arithmetic in the
-   same order. Images are RGB, rows without gaps. */
+/* The slowest augmentations of operations.py, with the same float32 arithmetic in the same order. Images are RGB, rows
+   without gaps. */
 
 #include "native.h"
 
 #include <math.h>
 
-#define PART 512 /* pixels at a time, whose greys stay near */
+#define PART 512 /* pixels at a time, so that their greys stay in the cache */
 
-/* a at factor 0, b at 1, and beyond; clipped, the fraction cut off. */
+/* a at factor 0, b at 1, or beyond; clipped, the fraction cut off. */
 static inline uint8_t blend(float a, float b, float factor) {
     float value = b - a;
     value *= factor;
@@ -15,7 +15,7 @@ static inline uint8_t blend(float a, float b, float factor) {
     return (uint8_t)(value < 0 ? 0 : value > 255 ? 255 : value);
 }
 
-/* Blends the grey image with the image. */
+/* Blends the image with its grey version. */
 VECTORISED void color(const uint8_t *restrict image, size_t pixels, float factor, uint8_t *restrict out) {
     const float unit = 1.0f / 255;
     float grey[3 * PART];
@@ -32,7 +32,7 @@ VECTORISED void color(const uint8_t *restrict image, size_t pixels, float factor
     }
 }
 
-/* Blends the smoothed image, whose border is as it was, with the image. */
+/* Blends the image with its smoothed version, whose border is not smoothed. */
 VECTORISED void sharpness(const uint8_t *restrict image, int h, int w, float factor, uint8_t *restrict out) {
     const float near = 1.0f / 13, own = 5.0f / 13;
     const ptrdiff_t row = 3 * (ptrdiff_t)w;

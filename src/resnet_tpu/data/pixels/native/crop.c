@@ -1,17 +1,17 @@
 /* Decodes the window of a JPEG with libjpeg-turbo and resizes it: the functions that Python calls.
 
-   The pixels are those of decode.py without this library. A file that is unusual or damaged is refused, and left to the
-   plain path. Every thread has a `decoder` of its own, which keeps nothing between calls but memory. */
+   The pixels equal those of the plain path: decode.py without this library. Unusual and damaged files are refused, and
+   left to the plain path. Every thread has its own `decoder`, which keeps nothing between calls but memory. */
 
 #include "native.h"
 
-#define INTERFACE 3 /* to be counted up with every change of these functions; __init__.py asks for it */
+#define INTERFACE 3 /* increase it with every change of these functions; __init__.py checks it */
 
 #ifndef MOST_KEPT
 #define MOST_KEPT (64 << 20) /* bytes of a buffer that outlive a call */
 #endif
 #define EXIF_OR_XMP (JPEG_APP0 + 1)
-#define MARGIN 2 /* columns that chroma interpolation looks at beyond the window */
+#define MARGIN 2 /* columns that chroma interpolation reads beyond the window */
 
 static void refuse(j_common_ptr jpeg) { longjmp(((decoder *)jpeg->client_data)->refused, 1); }
 
@@ -34,7 +34,7 @@ static void release_all(decoder *d, size_t most) {
     release(&d->floats, most);
 }
 
-/* Whether the pixels of this file are known to be those of the plain path. */
+/* Whether the pixels of this file are known to equal those of the plain path. */
 static int is_usual(const struct jpeg_decompress_struct *jpeg) {
     const jpeg_component_info *c = jpeg->comp_info;
     if (jpeg->progressive_mode || jpeg->arith_code || jpeg->data_precision != 8 ||
@@ -46,7 +46,7 @@ static int is_usual(const struct jpeg_decompress_struct *jpeg) {
            c[1].v_samp_factor == 1 && c[2].h_samp_factor == 1 && c[2].v_samp_factor == 1;
 }
 
-/* Decodes rows y ... y + h of *width columns from *left on, which hold at least x ... x + w. */
+/* Decodes rows y ... y + h of the *width columns from *left on, which include at least x ... x + w. */
 static int decode(decoder *d, int y, int x, int h, int w, JDIMENSION *left, JDIMENSION *width) {
     j_decompress_ptr jpeg = &d->jpeg;
     JDIMENSION right = (JDIMENSION)(x + w + MARGIN);
@@ -91,16 +91,16 @@ void decoder_free(decoder *d) {
 
 int interface_version(void) { return INTERFACE; }
 
-/* Begins with a file: libjpeg reads what stands before the pixels. False when it is unusual; jumps when damaged. */
+/* Begins a file: libjpeg reads everything before the pixels. False when it is unusual; jumps when it is damaged. */
 static int open_jpeg(decoder *d, const uint8_t *encoded, size_t length) {
-    jpeg_create_decompress(&d->jpeg); /* anew, or tables of the last file would stand in for missing ones */
+    jpeg_create_decompress(&d->jpeg); /* anew, or tables of the last file would replace missing ones */
     jpeg_save_markers(&d->jpeg, EXIF_OR_XMP, 1);
     jpeg_mem_src(&d->jpeg, encoded, (unsigned long)length);
     jpeg_read_header(&d->jpeg, TRUE);
     return is_usual(&d->jpeg);
 }
 
-/* Whether a file may be one for `resize_jpeg`, by what stands before the pixels; then also its facts: height, width,
+/* Whether `resize_jpeg` may accept a file, judged by what precedes the pixels; if so, also its facts: height, width,
    and whether there is EXIF or XMP data. */
 int read_facts(decoder *d, const uint8_t *encoded, size_t length, int facts[3]) {
     volatile int done = 0;

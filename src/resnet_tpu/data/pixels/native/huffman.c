@@ -1,7 +1,7 @@
 /* Huffman decoding of baseline JPEGs in one scan, faster than libjpeg-turbo's.
 
-   It takes the place of libjpeg's `decode_mcu` for a file that is in memory. One look-up gives up to two codes together
-   with the numbers behind them, and blocks outside the window are read but not kept. */
+   It replaces libjpeg's `decode_mcu` for a file in memory. One look-up gives up to two codes together with the numbers
+   after them, and blocks outside the window are read but not kept. */
 
 #include "native.h"
 
@@ -11,17 +11,17 @@
 #error "refill() reads numbers of 8 bytes from the lowest on"
 #endif
 
-#define MOST_IN_MCU 2048 /* bytes: 6 blocks of 64 codes of up to 16 bits with 15 bits behind each, and a look ahead */
-#define END_OF_BLOCK 128 /* as steps along the block */
+#define MOST_IN_MCU 2048 /* bytes: 6 blocks of 64 codes of up to 16 bits with 15 bits after each, and a look ahead */
+#define END_OF_BLOCK 128 /* as a number of steps along the block */
 #define RUN_OF_16 0xF0
 
-/* Places in a block along the zigzag; whatever goes beyond the end is a zero for the last place. */
+/* Places in a block along the zigzag. A step beyond the end leads to the last place, and writes a zero there. */
 static const uint8_t places[64 + 16 + END_OF_BLOCK] = {
     0,  1,  8,  16, 9,  2,  3,  10, 17, 24, 32, 25, 18, 11, 4,  5,  12, 19, 26, 33, 40, 48, 41, 34, 27, 20, 13, 6,
     7,  14, 21, 28, 35, 42, 49, 56, 57, 50, 43, 36, 29, 22, 15, 23, 30, 37, 44, 51, 58, 59, 52, 45, 38, 31, 39, 46,
     53, 60, 61, 54, 47, 55, 62, [63 ... 63 + 16 + END_OF_BLOCK] = 63};
 
-/* The entry of a symbol whose code has `length` bits and stands before `after`, of which `spare` bits are known. */
+/* The entry of a symbol whose code has `length` bits and is followed by `after`, of which `spare` bits are known. */
 static inline entry make_entry(int symbol, int is_dc, int length, int after, int spare) {
     int size = is_dc ? symbol : symbol & 15;
     if (size > spare)
@@ -32,14 +32,14 @@ static inline entry make_entry(int symbol, int is_dc, int length, int after, int
     return (entry){(uint8_t)length, (uint8_t)steps, (uint8_t)length, (uint8_t)steps, (int16_t)value, 0};
 }
 
-/* Fills the table of a code; false when it is no code that libjpeg would accept. */
+/* Fills the table of a code; false for a code that libjpeg would not accept. */
 static int make_table(code_table *table, const JHUFF_TBL *source, int is_dc) {
     if (!memcmp(table->lengths, source->bits, sizeof table->lengths) &&
         !memcmp(table->symbols, source->huffval, sizeof table->symbols))
-        return 1; /* as in the last file: most encoders have one for all */
+        return 1; /* the same as in the last file: most encoders use the same codes for all files */
     entry single[1 << LOOK_BITS] = {{0}};
     int code = 0, first = 0;
-    table->lengths[0] = 1; /* of no code: not finished */
+    table->lengths[0] = 1; /* equal to no real code's: marks the table as unfinished */
     memcpy(table->symbols, source->huffval, sizeof table->symbols);
     for (int length = 1; length <= 16; length++, code <<= 1) {
         int count = source->bits[length], spare = LOOK_BITS - length;
@@ -68,7 +68,7 @@ static int make_table(code_table *table, const JHUFF_TBL *source, int is_dc) {
     return 1;
 }
 
-typedef struct { /* as in `huffman`, for the registers */
+typedef struct { /* as in `huffman`, small enough for registers */
     uint64_t bits;
     int count;
     const uint8_t *next;
@@ -87,7 +87,7 @@ static inline void drop(reader *r, int count) {
     r->count -= count;
 }
 
-/* The entry for a code that is too long for the table together with its number; length is 0 for a wrong code. */
+/* The entry for a code that, with its number, is too long for the table; its length is 0 for an invalid code. */
 static __attribute__((noinline)) entry look_further(uint64_t bits, const code_table *table, entry known, int is_dc) {
     int length = known.first_length, symbol = known.first_value;
     if (!length) {
@@ -100,7 +100,7 @@ static __attribute__((noinline)) entry look_further(uint64_t bits, const code_ta
     return make_entry(symbol, is_dc, length, (int)(bits << length >> (64 - 15)), 15);
 }
 
-/* Reads a block, into `block` if it is kept; false when there is something wrong with it. */
+/* Reads a block, into `block` if it is kept; false when the block is invalid. */
 static inline int read_block(reader *r, const code_table *dc, const code_table *ac, int *last_dc, JCOEF *block,
                              int is_kept) {
     refill(r);
@@ -113,11 +113,11 @@ static inline int read_block(reader *r, const code_table *dc, const code_table *
         return 0;
     if (is_kept)
         block[0] = (JCOEF)*last_dc;
-    int k = 0; /* the last place that is done */
+    int k = 0; /* the last place that has been read */
     uint64_t bits;
     do {
         refill(r);
-        for (int i = 0; i < 3; i++) { /* 3 look-ups, or 2 and a long code, take no more than there is */
+        for (int i = 0; i < 3; i++) { /* 3 look-ups, or 2 and a long code, use no more bits than there are */
             bits = r->bits;
             e = ac->entries[bits >> (64 - LOOK_BITS)];
             if (__builtin_expect(!e.length, 0)) {
@@ -127,7 +127,7 @@ static inline int read_block(reader *r, const code_table *dc, const code_table *
             }
             drop(r, e.length);
             if (is_kept) {
-                block[places[k + e.steps]] = e.second_value; /* where there is only one, overwritten at once */
+                block[places[k + e.steps]] = e.second_value; /* overwritten at once if there is only one */
                 block[places[k + e.first_steps]] = e.first_value;
             }
             k += e.steps;
@@ -149,7 +149,7 @@ static int restart(huffman *h, j_decompress_ptr jpeg) {
     if (++h->interval >= h->intervals)
         return 0;
     h->bits = 0, h->count = 0, h->next = (const uint8_t *)h->data.data + ((const size_t *)h->starts.data)[h->interval];
-    h->to_restart = jpeg->restart_interval - 1; /* the one to come is the first */
+    h->to_restart = jpeg->restart_interval - 1; /* the next MCU is the first of the interval */
     memset(h->last_dc, 0, sizeof h->last_dc);
     return 1;
 }
@@ -164,7 +164,7 @@ static boolean decode_mcu(j_decompress_ptr jpeg, JBLOCKROW *blocks) {
         is_right = is_kept ? read_block(&r, h->dc[c], h->ac[c], &h->last_dc[c], blocks[i][0], 1)
                            : read_block(&r, h->dc[c], h->ac[c], &h->last_dc[c], NULL, 0);
     }
-    /* What was read ends `count` bits before the place where more will come from. */
+    /* The bits used so far end `count` bits before `next`. */
     size_t place = (size_t)(r.next - (const uint8_t *)h->data.data) * 8 - (size_t)r.count;
     if (!is_right || place > ((const size_t *)h->starts.data)[h->interval + 1] * 8)
         jpeg->err->error_exit((j_common_ptr)jpeg);
@@ -173,9 +173,9 @@ static boolean decode_mcu(j_decompress_ptr jpeg, JBLOCKROW *blocks) {
     return TRUE;
 }
 
-/* Copies the coded data without markers and the zeros stuffed in after every 0xFF.
+/* Copies the coded data without the markers and without the zeros stuffed in after every 0xFF.
 
-   False when it does not end with the image, restarts are out of order or missing, or there is no memory. */
+   False if the data do not end with the image, restarts are out of order or missing, or there is no memory. */
 static int unstuff(huffman *h, const uint8_t *from, size_t length, size_t intervals) {
     const uint8_t *end = from + length, *mark;
     if (intervals > length || !reserve(&h->data, length + MOST_IN_MCU) ||

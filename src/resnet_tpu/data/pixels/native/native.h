@@ -1,4 +1,4 @@
-/* What the parts of the library share. */
+/* Declarations that the parts of the library share. */
 
 #ifndef RESNET_TPU_NATIVE_H
 #define RESNET_TPU_NATIVE_H
@@ -12,7 +12,7 @@
 
 #include <jpeglib.h>
 
-/* not by clang, which gives the function that chooses another name than the one that is called */
+/* not with clang, in which the function that chooses the variant gets another name than the one called */
 #if defined(__x86_64__) && defined(__gnu_linux__) && !defined(__clang__) && defined(__has_attribute)
 #if __has_attribute(target_clones)
 #define VECTORISED __attribute__((target_clones("avx2", "default")))
@@ -22,12 +22,12 @@
 #define VECTORISED
 #endif
 
-typedef struct { /* memory that is used again */
+typedef struct { /* memory that is reused */
     void *data;
     size_t size;
 } buffer;
 
-/* Makes room for `size` bytes, whose content is lost; false when there is no memory. */
+/* Makes room for `size` bytes, which may lose the old content; false when there is no memory. */
 static inline int reserve(buffer *b, size_t size) {
     if (b->size >= size)
         return 1;
@@ -37,9 +37,9 @@ static inline int reserve(buffer *b, size_t size) {
     return b->data != NULL;
 }
 
-#define LOOK_BITS 11 /* that one look-up sees; with 10 and 12, photos took 3 % longer */
+#define LOOK_BITS 11 /* bits seen by one look-up; with 10 and 12, photos took 3 % longer */
 
-typedef struct { /* what the next bits mean: one symbol and the number behind it, or two of them */
+typedef struct { /* what the next bits mean: one symbol and the number after it, or two such pairs */
     uint8_t length, steps;             /* bits, and steps along the block, of all; length 0: too long for the table */
     uint8_t first_length, first_steps; /* of the first symbol; if too long: bits of its code, 0 when unknown */
     int16_t first_value, second_value; /* the numbers; if too long: the symbol, if known */
@@ -55,13 +55,13 @@ typedef struct {
     code_table dc_tables[NUM_HUFF_TBLS], ac_tables[NUM_HUFF_TBLS];
     const code_table *dc[MAX_COMPS_IN_SCAN], *ac[MAX_COMPS_IN_SCAN];
     buffer data;   /* the coded data, without stuffing and markers */
-    buffer starts; /* size_t: where in it the intervals between restarts begin; and the end of the last */
+    buffer starts; /* size_t: where in `data` each interval between restarts begins; and the end of the last */
     size_t interval, intervals;
     unsigned to_restart;                   /* MCUs until the next restart */
-    int column, first_column, last_column; /* of MCUs: the present one, and those of the window */
+    int column, first_column, last_column; /* of MCUs: the current one, and the first and last of the window */
     int last_dc[MAX_COMPS_IN_SCAN];
     uint64_t bits; /* the next ones, from the highest on */
-    int count;     /* how many of them count */
+    int count;     /* how many of them are valid */
     const uint8_t *next;
 } huffman;
 

@@ -4,7 +4,7 @@
 
 #include <math.h>
 
-/* The source pixels around output pixel i, as in resize.py: tap k is pixel first + k, the edge repeated. */
+/* The source pixels around output pixel i, as in resize.py: tap k is pixel first + k, with the edge repeated. */
 static int weigh(int length, int size, int method, int i, float *weights) {
     float position = (float)i * ((float)length / (float)size), whole = floorf(position), t = position - whole;
     int at = whole < (float)length ? (int)whole : length - 1;
@@ -37,7 +37,7 @@ VECTORISED static void blend2(const uint8_t *const *rows, const float *weights, 
 
 typedef float pixel __attribute__((vector_size(16), aligned(4)));
 
-/* Output pixels from `taps` neighbours each; the fourth number of a pixel is rubbish, overwritten by the next one. */
+/* Output pixels from 4 or 2 neighbours each; a pixel's fourth number is garbage, overwritten by the next pixel. */
 VECTORISED static void gather4(const float *in, const int *first, const pixel *weights, int size, float *out) {
     for (int i = 0; i < size; i++, weights += 4) {
         const float *p = in + first[i];
