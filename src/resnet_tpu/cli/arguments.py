@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 _WIDTH = 110
 _COLUMN = 30
-"""The rightmost column at which texts next to names may begin."""
+"""The rightmost column at which the texts next to names may begin."""
 
 _wrap = functools.partial(textwrap.fill, width=_WIDTH, break_on_hyphens=False, break_long_words=False)
 _SPELLINGS = (
@@ -108,7 +108,7 @@ class Given:
     rest: tuple[str, ...] = ()
 
     def fill(self, owner: type[T]) -> T:
-        """The dataclass `owner` of options with the values given. Raises UserError for one that does not fit."""
+        """The dataclass `owner` of options with the given values. Raises UserError for an invalid value."""
         options = options_of(owner)
         return owner(**{name: options[name].convert(self.values[name]) for name in options if name in self.values})
 
@@ -126,9 +126,9 @@ def _negated(name: str) -> str:
 class Command:
     """A command: its positional arguments and its options. As a decorator, it turns a function into a verb.
 
-    about: the beginning of the help. usage: replaces the usage line made from arguments and options. other_program:
-    names of the options of a program that this one runs, whose words follow `--`. None: there is no such program, and
-    all words after `--` are arguments, even those that look like options. single_dash: options may also begin with a
+    about: the beginning of the help. usage: replaces the usage line made from arguments and options. other_program: the
+    names of the options of a program that this one runs, and whose words follow `--`. None: there is no such program;
+    all words after `--` are arguments, even if they look like options. single_dash: options may also begin with a
     single dash.
     """
 
@@ -179,7 +179,7 @@ class Command:
                 option = self.options[name]
                 if option.is_path:
                     value = option.convert(text)
-                else:  # the unit of an alias belongs to a number without one
+                else:  # add the alias's unit to a number without a unit
                     value = text if text[-1:].isalpha() else text + units.get(name, "")
                 values[option.name] = [*values.get(option.name, ()), value] if option.is_repeatable else value
         return Given(words, self._place(positional) | values, rest)
@@ -212,7 +212,7 @@ class Command:
                 raise UserError(written, "nothing", "a value", f"Write {written}=VALUE.")
 
     def _unknown(self, word: str) -> UserError:
-        """The error for a word that looks like an option but is none of this command."""
+        """The error for a word that looks like an option but is not an option of this command."""
         written = word.partition("=")[0]
         if _name_in(written) in (self.other_program or ()):
             expected = f"options of {self.program} before --, and after it those of the program it runs"
@@ -263,7 +263,7 @@ class Command:
 
 @dataclass(frozen=True)
 class Verb:
-    """Something that a program does: a sentence about it, its arguments and options, and the function that does it."""
+    """A verb of a program: a sentence about it, its arguments and options, and the function that runs it."""
 
     about: str
     command: Command
@@ -336,7 +336,7 @@ def help_of(option: Option) -> str:
 
 
 def entries(texts: Mapping[str, str], column: int = 0) -> str:
-    """Names with their texts in a column next to them, as one part of a help text. column: 0 chooses one that fits."""
+    """A part of a help text: names with their texts in a column next to them. column: 0 chooses one that fits."""
     column = column or _column(texts)
     lines: list[str] = []
     for name, text in texts.items():

@@ -1,4 +1,4 @@
-"""`resnet-tpu bench WHAT`: speed, compared with peers."""
+"""`resnet-tpu bench WHAT`: measures speed and compares it with peers."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +28,7 @@ _QUICK_SERVE = _QUICK_VALUES | {"resnet_depth": "18", "resnet_width": "8", "imag
 
 @dataclass(frozen=True)
 class QuickOptions:
-    """Whether a benchmark is only tried out."""
+    """Whether to try a benchmark out quickly."""
 
     quick: bool = option(
         False,
@@ -144,7 +144,7 @@ def bench_serve(given: Given) -> None:
 
 
 def _measure(measure: Callable[[str, Config, T, Sequence[str]], None], owner: type[T], what: str, given: Given) -> None:
-    """Calls `measure` with DATA, the options of a run, its own options, and the command line."""
+    """Calls `measure` with DATA, the options of a run, the benchmark's own options, and the command line."""
     from resnet_tpu.options.checks import check_options
 
     config = configure(given.values)
@@ -153,7 +153,7 @@ def _measure(measure: Callable[[str, Config, T, Sequence[str]], None], owner: ty
 
 
 def _with_quick_values(values: Mapping[str, str], given: Given) -> Given:
-    """`given`; with `--quick`, `values` stand in for the options that were not typed."""
+    """`given`, but with `--quick`, `values` replace the defaults of options that were not typed."""
     if not given.fill(QuickOptions).quick:
         return given
     typed = {name: value for name, value in given.values.items() if value or name != "where"}  # empty: left out

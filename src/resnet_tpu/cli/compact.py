@@ -1,4 +1,4 @@
-"""`resnet-tpu compact`: a network without the filters that pruning masked."""
+"""`resnet-tpu compact`: removes the filters that pruning masked."""
 
 from dataclasses import dataclass
 

@@ -121,12 +121,12 @@ def _verbs() -> Mapping[str, Verb | Menu]:
 
 
 def _menus() -> dict[str, Menu]:
-    """The verbs that have parts, such as `bench`."""
+    """The verbs that are menus of further verbs, such as `bench`."""
     return {name: verb for name, verb in _verbs().items() if isinstance(verb, Menu)}
 
 
 def _words_after() -> dict[str, dict[str, str]]:
-    """The words that may follow some verbs, with descriptions: their parts, or the names that they take."""
+    """The words that may follow some verbs, with descriptions: further verbs, or the names that they accept."""
     from resnet_tpu.recipes import RECIPES, text_of
 
     after = {name: {part: verb.about for part, verb in menu.verbs.items()} for name, menu in _menus().items()}
@@ -136,7 +136,7 @@ def _words_after() -> dict[str, dict[str, str]]:
 
 
 def options_of_verbs() -> dict[str, Mapping[str, Option]]:
-    """The options of all verbs and parts, such as `train` and `bench input`, by name, including aliases."""
+    """The options of all verbs, such as `train` and `bench input`, by name, including aliases."""
     parts = {f"{name} {part}": verb for name, menu in _menus().items() for part, verb in menu.verbs.items()}
     verbs = {**_verbs(), **parts}
     return {name: verb.command.options for name, verb in verbs.items() if isinstance(verb, Verb)}

@@ -1,4 +1,4 @@
-"""`resnet-tpu convert`: weights from other programs, and back."""
+"""`resnet-tpu convert`: converts weights from and to the formats of other programs."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from resnet_tpu.reports.console import make_console
 
 @dataclass(frozen=True)
 class ConvertOptions:
-    """What `convert` makes of weights."""
+    """What `convert` writes."""
 
     to: Literal["model_dir", "tf1", "safetensors", "timm"] | None = option(
         None,

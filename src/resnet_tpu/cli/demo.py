@@ -1,4 +1,4 @@
-"""`resnet-tpu demo`: the whole workflow on data at hand, from photos to pictures of the mistakes."""
+"""`resnet-tpu demo`: runs the whole workflow on available data, from photos to pictures of the mistakes."""
 
 import logging
 import shutil
@@ -37,7 +37,7 @@ def run(photos: str, output_dir: str) -> None:
     """Prepares, trains, evaluates and predicts on `photos` (class folders), by default on real scanned digits.
 
     Writes everything below `output_dir`; if run again, it continues where it stopped. Prints a table of results and
-    files, and what to type next. Raises UserError.
+    files, and the next commands to try. Raises UserError.
     """
     from rich.markup import escape
     from rich.table import Table

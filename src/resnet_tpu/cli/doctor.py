@@ -19,7 +19,7 @@ _COLOURS = {"ok": "green", "missing": "yellow", "broken": "red"}
 
 @dataclass(frozen=True)
 class DoctorOptions:
-    """How `doctor` looks and what it says."""
+    """How `doctor` checks the machine and reports it."""
 
     format: Literal["table", "json"] = option("table", "How to print what was found.")
     use_tpu: bool = option(True, "False: leave a TPU alone even where there is one.")
@@ -45,7 +45,7 @@ def doctor(given: Given) -> None:
 
 
 def _print(checks: Sequence["Check"]) -> None:
-    """Prints a line per check, grouped by topic, and below each problem what would help."""
+    """Prints a line per check, grouped by topic, and below each problem how to solve it."""
     from rich.markup import escape
     from rich.table import Table
 

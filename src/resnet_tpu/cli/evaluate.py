@@ -13,7 +13,7 @@ from resnet_tpu.options.run_file import read_run
 
 @dataclass(frozen=True)
 class EvalOptions:
-    """What `eval` does beside the options of a run."""
+    """Options of `eval` besides those of a run."""
 
     watch: bool = option(
         False,

@@ -14,7 +14,7 @@ from resnet_tpu.reports.console import make_console
 
 @dataclass(frozen=True)
 class ExportOptions:
-    """What is done after the export."""
+    """What to do after the export."""
 
     verify: bool = option(
         False,

@@ -1,4 +1,4 @@
-"""What this machine offers the package, what it lacks, and how to get it."""
+"""Checks what this machine offers the package, what it lacks, and how to get it."""
 
 import importlib.metadata
 import os
@@ -41,7 +41,7 @@ State = Literal["ok", "missing", "broken"]
 
 @dataclass(frozen=True)
 class Check:
-    """The result of one check. `do` is what to do about a problem, or empty."""
+    """The result of one check. do: how to solve a problem, or empty."""
 
     topic: str
     name: str
@@ -53,7 +53,7 @@ class Check:
 def examine(*, use_tpu: bool) -> list[Check]:
     """Checks devices, versions, decoders, extras, disks and credentials, without network access."""
     devices = [*_devices(use_tpu=use_tpu)]
-    layers = [] if any(one.state == "broken" for one in devices) else [*_layers()]  # which JAX must have started for
+    layers = [] if any(one.state == "broken" for one in devices) else [*_layers()]  # these need JAX to start
     return [
         *_machine(), *devices, *_versions(), *_decoders(), *layers, *_kernels(), *_extras(), *_places(), _credentials(),
     ]  # fmt: skip
@@ -72,10 +72,10 @@ def _devices(*, use_tpu: bool) -> Iterator[Check]:
     try:
         distributed.start_jax(use_tpu=use_tpu)
         devices = jax.local_devices()
-    except UserError as error:  # the place of the compilation cache
+    except UserError as error:  # about the folder of the compilation cache
         yield Check("devices", "JAX", "broken", f"{error.what}: got {error.got}", error.do)
         return
-    except (RuntimeError, AssertionError) as error:  # a TPU that is held, a driver that is too old, no GPU for "cuda"
+    except (RuntimeError, AssertionError) as error:  # a TPU in use, a driver that is too old, no GPU for "cuda"
         do = "Stop the program that holds the device, or try --use_tpu=false or the variable JAX_PLATFORMS=cpu."
         yield Check("devices", "JAX", "broken", first_line(error) if str(error) else "no device to use", do)
         return
@@ -136,7 +136,7 @@ def _decoders() -> Iterator[Check]:
 
 
 def _extras() -> Iterator[Check]:
-    """The extras: packages with their versions, or those that are missing. Some packages are for some systems only."""
+    """The extras: their packages with versions, or the missing ones. Some packages exist for some systems only."""
     from packaging.requirements import Requirement
 
     try:
@@ -159,7 +159,7 @@ def _extras() -> Iterator[Check]:
 
 
 def _places() -> Iterator[Check]:
-    """The cache folder, the one of JAX's compiler, and the memory that processes share."""
+    """The cache folder, the cache folder of JAX's compiler, and the size of shared memory."""
     import jax
 
     compiled = jax.config.jax_compilation_cache_dir  # pyright: ignore[reportAttributeAccessIssue]
@@ -173,12 +173,12 @@ def _places() -> Iterator[Check]:
         yield _folder("compiled programs", compiled, "JAX_COMPILATION_CACHE_DIR")
     else:
         yield Check("places", "compiled programs", "missing", "kept nowhere, so each start compiles them again")
-    if (shared := Path("/dev/shm")).is_dir():  # noqa: S108 - the system's own place
+    if (shared := Path("/dev/shm")).is_dir():  # noqa: S108 - not a temporary file of ours
         yield Check("places", "shared memory", "ok", f"{shared}, {_free(shared)}")
 
 
 def _folder(name: str, folder: str, variable: str) -> Check:
-    """Whether a folder can be written to, or made. variable: what can name another one."""
+    """Whether a folder can be written to or created. variable: of the environment, to choose another folder."""
     path = Path(folder)
     # os.path, because pathlib raises if a parent folder may not be entered
     there = next(path for path in (path, *path.parents) if os.path.exists(path))  # noqa: PTH110
@@ -189,7 +189,7 @@ def _folder(name: str, folder: str, variable: str) -> Check:
 
 
 def _credentials() -> Check:
-    """Where Google's libraries would find credentials, without asking Google."""
+    """The place where Google's libraries would find credentials, checked without network access."""
     named = os.environ.get("GOOGLE_APPLICATION_CREDENTIALS")
     path = Path(named) if named else _own_credentials()
     if os.path.isfile(path):  # noqa: PTH113 - as above
@@ -202,7 +202,7 @@ def _credentials() -> Check:
 
 
 def _own_credentials() -> Path:
-    """Where `gcloud auth application-default login` leaves them."""
+    """The file in which `gcloud auth application-default login` stores credentials."""
     folder = os.environ.get("CLOUDSDK_CONFIG") or os.path.expanduser("~/.config/gcloud")  # noqa: PTH111 (~ may be unknown)
     return Path(folder) / "application_default_credentials.json"
 

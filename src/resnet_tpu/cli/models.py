@@ -18,7 +18,7 @@ _COLUMNS = ("name", "network", "million parameters", "MB", "top-1 %", "eval_prep
 
 @dataclass(frozen=True)
 class ModelsOptions:
-    """How `models` shows what there is."""
+    """How `models` lists the models."""
 
     format: Literal["table", "csv"] = option("table", "How to print it.")
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PlanOptions:
-    """What `plan` is asked."""
+    """What to plan for."""
 
     topology: str = option(
         "",
@@ -76,7 +76,7 @@ def plan(given: Given) -> None:
     options, config = given.fill(PlanOptions), configure(given.values)
 
     storage.check_file(options.picture)
-    os.environ["JAX_PLATFORMS"] = "cpu"  # leaves a TPU or GPU of this machine to trainings
+    os.environ["JAX_PLATFORMS"] = "cpu"  # leaves a TPU or GPU of this machine free for training
 
     from resnet_tpu.performance.plan.compiler import compiler_of, warn_of_other_libtpu
     from resnet_tpu.performance.plan.plan import check_plan
@@ -91,7 +91,7 @@ def plan(given: Given) -> None:
         got = f"nothing, and recipe {recipe} is for no slice in particular" if recipe else "nothing"
         raise UserError("--topology", got, "TPU slices or GPUs", "Give --topology=v5e:2x4 or the like.")
     slices = [find_topology(name.strip()) for name in names.split(",")]
-    for found in slices:  # reports a mistake in any before the first is compiled
+    for found in slices:  # reports mistakes in any slice before compiling for the first
         compiler_of(found)
         check_plan(config, found)
     if not all(found.is_gpu for found in slices):

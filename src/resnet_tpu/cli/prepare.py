@@ -1,4 +1,4 @@
-"""`resnet-tpu prepare`: photos to TFRecords, and these to a Bigtable table."""
+"""`resnet-tpu prepare`: converts photos to TFRecords, and can copy these to a Bigtable table."""
 
 import dataclasses
 import shlex
@@ -13,7 +13,7 @@ from resnet_tpu.reports.console import make_console
 
 @dataclass(frozen=True)
 class _HowOptions:
-    """Who does the work."""
+    """How the work is done."""
 
     beam: bool = option(False, "Write the shards by a pipeline of Apache Beam. Its options come after --.")
 

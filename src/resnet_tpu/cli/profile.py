@@ -1,4 +1,4 @@
-"""`resnet-tpu profile WHAT`: where the time of a training goes."""
+"""`resnet-tpu profile WHAT`: shows where the time of training goes."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class InputOptions:
-    """What `profile input` does beside the options of a run."""
+    """Options of `profile input` besides those of a run."""
 
     images_per_sec: float | None = option(
         None, "What the input has to give. Default: what the training step is measured to take here.", at_least=1
@@ -31,9 +31,9 @@ class InputOptions:
 
 @dataclass(frozen=True)
 class TrainOptions:
-    """What `profile train` does beside the options of a run."""
+    """Options of `profile train` besides those of a run."""
 
-    steps: int = option(20, "Steps to trace.", at_least=3)  # one interval says little: the host runs ahead
+    steps: int = option(20, "Steps to trace.", at_least=3)  # one interval is not representative: the host runs ahead
     trace: FilePath = option(
         "", "Read the newest trace of this model_dir, or folder of a trace, instead of making one."
     )

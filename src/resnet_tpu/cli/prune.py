@@ -1,4 +1,4 @@
-"""`resnet-tpu prune`: pruning and re-training."""
+"""`resnet-tpu prune`: prunes and re-trains a network."""
 
 import shlex
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from resnet_tpu.pruning.retrain import RETRAININGS
 
 @dataclass(frozen=True)
 class ReportOptions:
-    """Where the table and the pictures go, and of what."""
+    """The contents of the table and the pictures, and where to write them."""
 
     output_dir: FilePath = option("", "Folder of levels, table and pictures. Default: MODEL_DIR/pruning.")
     combine: bool = option(

@@ -12,7 +12,7 @@ from resnet_tpu.reports.console import make_console
 
 @dataclass(frozen=True)
 class ResultsOptions:
-    """What `results` shows."""
+    """Which results to show, and how."""
 
     metric: str = option(
         "top_1_accuracy", "What to show, by its name in TensorBoard: also top_5_accuracy, loss, learning_rate."

@@ -1,4 +1,4 @@
-"""Run options on the command lines of the verbs, single or in bulk, and how they become a `Config`."""
+"""The options of a run on the command lines of verbs, given singly or in bulk, and the `Config` made from them."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -28,22 +28,22 @@ TRAINING_ONLY = frozenset({
     "augment_flavor", "random_erasing", "cache", "cache_short_side", "cache_memory", "data_order",
     "image_size", "num_label_classes",
 })  # fmt: skip
-"""Image options that only training uses. Afterwards, the network itself decides the last two."""
+"""Image options that only training uses. After training, the network determines the last two."""
 
 EXPORT_ONLY = frozenset({"export_dir", "export_forms", "model_name", "inference_batch_sizes", "add_warmup_requests"})
-"""Options of evaluation, prediction and export that only the export uses."""
+"""Options of `EvalConfig` that only the export uses."""
 
 COMMON_IN_TRAINING = frozenset({
     "recipe", "config_file", "data_dir", "image_size", "resnet_depth", "precision", "base_learning_rate",
     "train_batch_size", "train_steps", "resnet_checkpoint", "seed", "model_dir",
 })  # fmt: skip
-"""Training options that --help shows; --help-all shows the rest."""
+"""Options of training that --help shows; --help-all shows the rest."""
 
 COMMON_AFTERWARDS = frozenset({"data_dir", "eval_batch_size", "export_forms", "model_name"})
 """The same for commands that work on an existing run."""
 
 LIKE_THE_RUN = "Options that are not given are taken from the run; the defaults below are for what it does not say."
-"""What --help says where a run has options of its own."""
+"""The note in --help of commands that take defaults from a run."""
 
 ALIASES = {
     "init_from": Alias("resnet_checkpoint"),
@@ -51,12 +51,12 @@ ALIASES = {
     "batch_size": Alias("train_batch_size"),
     "lr": Alias("base_learning_rate"),
 }
-"""Aliases on the command line of a training; option files and override strings know only the real names."""
+"""Aliases on the command line of `train`; option files and override strings accept only the real names."""
 
 
 @dataclass(frozen=True)
 class BulkOptions:
-    """Where many options come from at once."""
+    """Sources of many options at once."""
 
     recipe: str = option(
         "", "Start from the options of a recipe, such as finetune, imagenet or v5e-8; see `resnet-tpu recipes`."
@@ -82,13 +82,13 @@ def groups_for_runs(*, without: Collection[str], aliases: Mapping[str, Alias] | 
 
 
 def groups_for_trainings() -> list[Group]:
-    """The recipe, options in bulk, and every option of a training."""
+    """The recipe, options in bulk, and all options of training."""
     groups = {"options in bulk": BulkOptions, **{title: options_about(name) for name, title in CONCERNS.items()}}
     return [Group(title, of, (), ALIASES, COMMON_IN_TRAINING) for title, of in groups.items()]
 
 
 def slice_for(recipe: str) -> str | None:
-    """The TPU slice that a recipe is made for: by its name, else the v3 with the `num_cores` it sets, else None."""
+    """The TPU slice that a recipe is made for: from its name, else the v3 with its `num_cores`, else None."""
     found = find_tpu_slice(recipe) or find_tpu_slice(f"v3-{find_recipe(recipe).run.num_cores}")
     return found and found.name
 
@@ -112,7 +112,7 @@ def configure_like_run(given: Mapping[str, Any]) -> Config:
 
 
 def layers_of(given: Mapping[str, Any]) -> list[Layer]:
-    """What was given on the command line, in bulk and singly, from the lowest layer to the highest."""
+    """The options given on the command line, in bulk and singly, from the lowest layer to the highest."""
     layers = [Layer(path, read_yaml(path)) for path in given.get("config_file", ())]
     layers += [Layer("--params_override", parse_overrides(text)) for text in given.get("params_override", ())]
     layers.append(Layer("command line", {name: value for name, value in given.items() if name in OPTIONS}))
@@ -120,12 +120,12 @@ def layers_of(given: Mapping[str, Any]) -> list[Layer]:
 
 
 def _replacing_table(layer: Layer) -> Layer:
-    """The layer, made to override a Bigtable that a lower layer names, because this one sets `data_dir`."""
+    """The layer, which sets `data_dir`, made to override the Bigtable of a lower layer too."""
     return Layer(layer.origin, {"bigtable_instance": "", **layer.values})
 
 
 def without_old_counts(run: Layer, given: Mapping[str, Any]) -> Layer:
-    """The options of a run; without its counts of images and classes if other images are given."""
+    """The options of a run, without its counts of images and classes if other images are given."""
     if {"data_dir", "bigtable_instance"}.isdisjoint(name for layer in layers_of(given) for name in layer.values):
         return run
     counted = ("num_train_images", "num_label_classes")
@@ -133,7 +133,7 @@ def without_old_counts(run: Layer, given: Mapping[str, Any]) -> Layer:
 
 
 def check_data(config: Config, *, without: str) -> None:
-    """Raises UserError if no images are named. `without`: the use of data_dir=null, for the message."""
+    """Raises UserError if no images are given. without: the purpose of data_dir=null, for the message."""
     if not config.data.location:
         do = f"Give --data_dir=FOLDER, or --data_dir=null {without}."
         raise UserError("data_dir", "nothing", "TFRecords or a folder of images per class", do)

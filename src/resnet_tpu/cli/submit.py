@@ -1,4 +1,4 @@
-"""`resnet-tpu submit`: trainings in Google Cloud."""
+"""`resnet-tpu submit`: trains in Google Cloud."""
 
 import json
 import sys
@@ -24,7 +24,7 @@ _TRAINER = Command("resnet-tpu train", groups=groups_for_trainings(), arguments=
 
 
 def _command(name: str, example: str, options: str, *, without: Collection[str] = ()) -> Command:
-    """The command of a service. options: where its own options are. without: job options that do not apply to it."""
+    """The command of a service. options: the import path of its own options. without: job options that do not apply."""
     return Command(
         f"resnet-tpu submit {name}",
         "After -- come the arguments of `resnet-tpu train`, as they are.",
@@ -82,7 +82,7 @@ def _make_job(
 ) -> "tuple[JobOptions, _Own, Job]":
     """The options of all jobs, those of the service, and the job, checked against its zone or region.
 
-    place: the option that says where it runs; None if a cluster does. names_hosts: see `cloud.job.make_job`.
+    place: the option that gives the location; None if the cluster determines it. names_hosts: see `cloud.job.make_job`.
     """
     from resnet_tpu.cloud.job import JobOptions, make_job
     from resnet_tpu.cloud.slices import find_slice
@@ -94,7 +94,7 @@ def _make_job(
     _check_in_bucket("params_override", filter(names_file, training.get("params_override", ())))
     options, own = given.fill(JobOptions), given.fill(owner)
     recipe = training.get("recipe", "")
-    made_for = recipe and slice_for(recipe)  # num_cores alone may be those of any device
+    made_for = recipe and slice_for(recipe)  # the num_cores alone may be of any device
     rented, project = find_slice(options.tpu_type or made_for or ""), options.gcp_project
     if place:
         location = getattr(own, place)

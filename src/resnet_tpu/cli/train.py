@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class _OnlyOptions:
-    """What `train` does instead of training."""
+    """Options that replace training by something else."""
 
     print_config: bool = option(
         False, "Print the options that this comes to, for --config_file, and do not train. Defaults are left out."
@@ -69,7 +69,7 @@ def train(given: Given) -> None:
     config = _complete(config, values)
     if only.print_config:
         said = {name for layer in layers_of(values) for name, value in layer.values.items() if value != ""}
-        sys.stdout.write(to_yaml(config, said))  # a default that was given keeps the weights from telling another
+        sys.stdout.write(to_yaml(config, said))  # defaults too, if given: else the weights would override them
         return
     check_data(config, without="to measure speed without images")
     if only.dry_run:
@@ -103,12 +103,12 @@ def _model_dir_for(config: Config) -> str:
     data_dir = config.data.data_dir
     if data_dir in ("", "null", "synthetic") or config.data.bigtable_instance or storage.is_remote(data_dir):
         return ""
-    name = Path(os.path.normpath(Path(data_dir).absolute())).name  # absolute, so that `..` has a name too
+    name = Path(os.path.normpath(Path(data_dir).absolute())).name  # absolute, because `..` has no name of its own
     return storage.join("runs", name) if name else ""
 
 
 def _check_images(own: Layer | None, config: Config) -> None:
-    """Raises UserError when `own`, the run found by the name of the folder of images, is on another such folder."""
+    """Raises UserError if `own`, the run found by the name of the image folder, was trained on another folder."""
     from resnet_tpu import storage
 
     before, now = own.values.get("data_dir") if own else None, config.data.data_dir
@@ -118,10 +118,10 @@ def _check_images(own: Layer | None, config: Config) -> None:
 
 
 def _complete(config: Config, values: Mapping[str, Any]) -> Config:
-    """`config`, which was made from `values`, with what `values` leave open. Log lines say what was filled in.
+    """Fills in the options of `config` that `values`, from which it was made, do not give, and logs what it fills in.
 
-    1. Without a recipe and an option file: all options of the run that is resumed, else those of the recipe that fits
-       data and device.
+    1. Without a recipe and an option file: all options of the run to resume, else those of the recipe that fits data
+       and device.
     2. In any case: the network and its preprocessing, from that run, else from the initial weights.
     """
     from resnet_tpu.checkpoints import folders, weights
@@ -143,7 +143,7 @@ def _complete(config: Config, values: Mapping[str, Any]) -> Config:
 
 
 def _options_of_run(own: Layer, given: Mapping[str, Any]) -> Layer:
-    """The options of a run that is resumed, except those of the original's pruning fork."""
+    """The options of the run to resume, except those of the original's pruning fork."""
     run = without_old_counts(own, given)
     lottery = {name for name, found in OPTIONS.items() if found.group == "lottery"}
     return Layer(run.origin, {name: value for name, value in run.values.items() if name not in lottery})
@@ -152,7 +152,7 @@ def _options_of_run(own: Layer, given: Mapping[str, Any]) -> Layer:
 def _options_of_recipe(config: Config) -> Layer | None:
     """The options of the recipe that fits the data and the device; a log line names it.
 
-    None where no recipe can be chosen: without images, in a training of the original, with several processes.
+    None if no recipe can be chosen: without images, for a run of the original program, or with several processes.
     """
     import jax
 
@@ -166,7 +166,7 @@ def _options_of_recipe(config: Config) -> Layer | None:
     if data.bigtable_instance or data.data_dir in ("", "null", "synthetic") or tf1.find_checkpoint(run.model_dir):
         return None
     if run.coordinator_address or rendezvous.is_in_cluster(run):
-        if not run.process_id:  # said by the first process, or by one that may be alone
+        if not run.process_id:  # logged by the first process, or by the only one
             log.info(
                 "No --recipe: the defaults, which are for ImageNet. None is chosen where there may be several "
                 "processes, as on a TPU VM; for photos name one, such as --recipe=finetune."

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TuneOptions:
-    """What `tune` does beside the options of a run."""
+    """Options of `tune` besides those of a run."""
 
     format: Literal["table", "json"] = option("table", "How to print what was timed.")
 
@@ -53,7 +53,7 @@ def tune(given: Given) -> None:
 
 
 def _print(best: "KernelSetting", trials: Sequence["Trial"], config: "Config") -> None:
-    """A line for each setting, the fastest first."""
+    """Prints a line for each setting, the fastest first."""
     from rich.markup import escape
     from rich.table import Table
 

@@ -1,4 +1,4 @@
-"""Follows a training that runs elsewhere: the state of its job, and the log of its first host."""
+"""Follows training that runs elsewhere: the state of its job, and the log of its first host."""
 
 import contextlib
 import logging
@@ -18,21 +18,22 @@ _LAST_LINES = 20
 
 @dataclass(frozen=True)
 class JobState:
-    """What a service says of a job."""
+    """The state of a job as reported by its service."""
 
     state: str
     is_over: bool = False
 
 
 class TrainingFailedError(UserError):
-    """The training has failed."""
+    """Training failed."""
 
 
 def follow(poll: Callable[[], JobState], folder: str, *, pause_secs: float) -> None:
     """Shows each change of state and the log of host 0 as it grows, until that host has ended.
 
-    folder: where the hosts keep `log-0.txt` and, in the end, their exit code in `exit-0`. Raises TrainingFailedError
-    when that is not 0, and when the job is over without one. While nothing answers, the training counts as going on.
+    folder: where host 0 keeps `log-0.txt` and, when it has ended, its exit code in `exit-0`. Raises TrainingFailedError
+    if that is not 0, or if the job ends without one. While the service or the bucket does not answer, training is
+    assumed to continue.
     """
     shown, state = "", ""
     while True:
@@ -45,7 +46,7 @@ def follow(poll: Callable[[], JobState], folder: str, *, pause_secs: float) -> N
         if now.state != state:
             log.info("%s: %s", time.strftime("%H:%M:%S"), now.state)
         state = now.state
-        if not text.startswith(shown[:-1]):  # a host that was started again has a new log; the last letter may be half
+        if not text.startswith(shown[:-1]):  # a restarted host has a new log; the last character may be incomplete
             shown = ""
         sys.stdout.write(text[len(shown) :])
         sys.stdout.flush()
@@ -64,7 +65,7 @@ def follow(poll: Callable[[], JobState], folder: str, *, pause_secs: float) -> N
 
 @contextlib.contextmanager
 def saying_how_to_end(command: str) -> Iterator[None]:
-    """When the block is left before the training has ended, says that it goes on, and the command that ends it."""
+    """If the block is left before training ends, logs that it continues, and the command that ends it."""
     try:
         yield
     except TrainingFailedError:
@@ -75,13 +76,13 @@ def saying_how_to_end(command: str) -> Iterator[None]:
 
 
 def delete_old_logs(folder: str) -> None:
-    """Deletes what an earlier job of the same name left in the folder."""
+    """Deletes the files that an earlier job of the same name left in the folder."""
     for name in ("exit-0", "log-0.txt"):
         storage.remove(storage.join(folder, name))
 
 
 def _read(folder: str, name: str) -> str:
-    """The text of a file; empty as long as there is none."""
+    """The text of a file; empty until it exists."""
     with contextlib.suppress(FileNotFoundError):
-        return storage.read_bytes(storage.join(folder, name)).decode(errors="replace")  # a log may end anywhere
+        return storage.read_bytes(storage.join(folder, name)).decode(errors="replace")  # a log may end amid a character
     return ""

@@ -1,4 +1,4 @@
-"""A training as a Job of Google Kubernetes Engine: a manifest, and its way into the cluster."""
+"""Trains in a Job of Google Kubernetes Engine: makes its manifest and submits it."""
 
 import logging
 import re
@@ -15,7 +15,7 @@ from resnet_tpu.options.fields import option
 
 log = logging.getLogger(__name__)
 
-_PORT = 8471  # at which the processes of a slice meet
+_PORT = 8471  # of the coordinator, where the processes of a slice meet
 _DAY_SECS = 86_400
 _NAMESPACE = re.compile("[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 
@@ -39,9 +39,9 @@ class GkeOptions:
 
 
 def manifest(job: Job, options: GkeOptions) -> list[dict[str, Any]]:
-    """A Service without an address of its own, by which the hosts find each other, and an indexed Job: one pod a host.
+    """A headless Service, by which the hosts find each other, and an indexed Job with one pod per host.
 
-    On nodes with TPUs, GKE tells each pod of such a Job its number and the names of the others.
+    On nodes with TPUs, GKE gives each pod of such a Job its number and the names of the others.
     """
     labels = dict(job.labels)
     about = {"name": job.name, "namespace": options.namespace, "labels": labels}
@@ -65,7 +65,7 @@ def manifest(job: Job, options: GkeOptions) -> list[dict[str, Any]]:
 
 
 def to_yaml(documents: list[dict[str, Any]]) -> str:
-    """The manifest as `kubectl apply --filename=-` takes it."""
+    """The manifest as input for `kubectl apply --filename=-`."""
     return yaml.dump_all(documents, sort_keys=False, Dumper=_Plain)
 
 
@@ -94,15 +94,15 @@ def _pod(job: Job, options: GkeOptions) -> dict[str, Any]:
     pod: dict[str, Any] = {"subdomain": job.name, "restartPolicy": "Never", "nodeSelector": node}
     if options.kubernetes_service_account:
         pod["serviceAccountName"] = options.kubernetes_service_account
-    # time for the checkpoint that a training writes when it is asked to end
+    # time for the checkpoint that training writes when it is told to stop
     return pod | {"terminationGracePeriodSeconds": 120, "containers": [container]}
 
 
 def submit(job: Job, options: GkeOptions) -> None:
     """Gives the manifest to `kubectl apply`.
 
-    Raises UserError with kubectl's message when it refuses, for a cluster of another project than the job's, and where
-    the cluster has a job of that name, which does not start again.
+    Raises UserError with kubectl's message if it refuses, if the cluster belongs to another project than the job, and
+    if the cluster already has a job of that name, which would not start again.
     """
     kubectl = shutil.which("kubectl")
     if kubectl is None:
@@ -130,13 +130,13 @@ def submit(job: Job, options: GkeOptions) -> None:
 
 
 def _current_context(kubectl: str) -> str:
-    """The cluster that kubectl would talk to; empty when it knows of none."""
+    """The cluster that kubectl is configured for; empty if there is none."""
     done = subprocess.run([kubectl, "config", "current-context"], capture_output=True, text=True, check=False)  # noqa: S603
     return done.stdout.strip()
 
 
 def _check_project(project: str, context: str) -> None:
-    """Raises UserError where gcloud's name of the cluster, gke_PROJECT_LOCATION_CLUSTER, says another project."""
+    """Raises UserError if gcloud's name of the cluster, gke_PROJECT_LOCATION_CLUSTER, contains another project."""
     kind, _, rest = context.partition("_")
     own = rest.partition("_")[0]
     if kind == "gke" and own != project:

@@ -1,4 +1,4 @@
-"""A training to be run in the cloud: on what, with which arguments, in which container."""
+"""A job that trains in the cloud: its machines, arguments and container."""
 
 import logging
 import re
@@ -21,10 +21,10 @@ log = logging.getLogger(__name__)
 BARE_IMAGE = "python:3.12-slim"
 """A container in which the package is installed first."""
 
-_HOST_NAME = re.compile("[a-z]([-a-z0-9]{0,38}[a-z0-9])?")  # the services allow 63; they and we add to it
+_HOST_NAME = re.compile("[a-z]([-a-z0-9]{0,38}[a-z0-9])?")  # the services allow 63; they and we append to the name
 _DISPLAY_NAME = re.compile("[A-Za-z][-_A-Za-z0-9]{0,127}")
 _LABEL = re.compile("[a-z][-_a-z0-9]{0,62}=[-_a-z0-9]{0,63}")
-_FILE = re.compile(r"^\.|/|\.(tar\.\w+|tgz|zip)$")  # what pip takes for a file or a folder
+_FILE = re.compile(r"^\.|/|\.(tar\.\w+|tgz|zip)$")  # pip takes these for a file or a folder
 _ADDRESSES = ("git+", "http://", "https://")
 """Prefixes of the addresses from which pip can install directly."""
 
@@ -37,7 +37,7 @@ _NO_FILES = ("", "null", "synthetic", "reinitialize")
 
 @dataclass(frozen=True)
 class JobOptions:
-    """What every service is told."""
+    """Options of a job for any service."""
 
     tpu_type: str = option("", "TPU slice: v5litepod-8 or v5e-8, v4-32, v6e-16 ... Default: the recipe's.")
     job_name: str = option("", "Name of the job. Default: resnet-tpu and the time.")
@@ -61,7 +61,7 @@ class JobOptions:
 
 @dataclass(frozen=True)
 class Job:
-    """What a service is asked to run."""
+    """A job for a service to run."""
 
     name: str
     project: str
@@ -69,14 +69,14 @@ class Job:
     arguments: tuple[str, ...]  # of `resnet-tpu train`
     folder: str  # of its logs
     image: str
-    package: str  # what pip installs in the container first; empty: nothing
+    package: str  # pip installs this in the container first; empty: nothing
     spot: bool
     service_account: str
     labels: Mapping[str, str]
 
     @property
     def command(self) -> list[str]:
-        """The words to start in the container, on every host."""
+        """The command to run in the container, on every host."""
         train = ["resnet-tpu", "train", *self.arguments]
         if not self.package:
             return train
@@ -96,7 +96,7 @@ def make_job(
     """The job that runs `resnet-tpu train` with `arguments`, which give `config`.
 
     names_hosts: whether the service names machines after the job, so that its name must be valid for a machine.
-    Raises UserError for options that do not fit each other or the slice, and for paths that the job could not reach.
+    Raises UserError for options that do not fit together or the slice, and for paths that the job could not reach.
     """
     name = options.job_name or f"resnet-tpu-{time.strftime('%Y%m%d-%H%M%S')}"
     _check_name(name, names_hosts=names_hosts)
@@ -134,13 +134,13 @@ def _check_name(name: str, *, names_hosts: bool) -> None:
 
 
 def stage(job: Job, package: str) -> None:
-    """Copies a wheel on this machine to where the job takes it from. Nothing to do for other packages."""
+    """Copies a wheel from this machine to the job's folder. Does nothing for other packages."""
     if _is_local_wheel(package):
         storage.write_bytes(job.package, storage.read_bytes(package))
 
 
 def _check_training(config: Config, rented: Slice) -> None:
-    """Raises UserError for a training that would end at once on its slice."""
+    """Raises UserError for a run that would fail at once on its slice."""
     from resnet_tpu.performance.plan.plan import check_plan
 
     values = config.flat()
@@ -159,7 +159,7 @@ def _check_training(config: Config, rented: Slice) -> None:
 
 
 def _is_published(option: str, path: str) -> bool:
-    """Whether an option names weights that a job can fetch by itself: not those of the hub, whose client it lacks."""
+    """Whether an option names weights that a job can download: not those of the Hub, whose client it does not have."""
     return option == "resnet_checkpoint" and path in PRETRAINED and not path.startswith(HUB)
 
 
@@ -193,7 +193,7 @@ def _package(asked: str, folder: str) -> str:
 
 
 def _is_wheel(package: str) -> bool:
-    """Whether it is a wheel on this machine or in a bucket, and not a requirement that pip resolves itself."""
+    """Whether `package` is a wheel on this machine or in a bucket, not a requirement that pip resolves itself."""
     return package.endswith(".whl") and " @ " not in package and not package.startswith(_ADDRESSES)
 
 

@@ -1,4 +1,4 @@
-"""TPU slices as Google Cloud rents them: names, hosts, zones, and what each service calls them."""
+"""TPU slices as Google Cloud rents them: names, hosts, zones, and their names in each service."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -9,9 +9,9 @@ from resnet_tpu.performance.plan.topology import TPU_SLICES, Topology, find_tpu_
 
 @dataclass(frozen=True)
 class _Rented:
-    """What Google Cloud says of a generation."""
+    """Google Cloud's names and zones for a TPU generation."""
 
-    prefix: str  # of the names of slices
+    prefix: str  # of slice names
     runtime: str  # software of a TPU VM
     gke: str  # label of a node with these chips; empty: not on GKE
     vertex: str  # family of machine types on Vertex AI; empty: not there
@@ -38,13 +38,13 @@ _RENTED = {
 }  # fmt: skip
 """Sources, as of 2026: Cloud TPU's documentation, "TPU regions and zones" and "TPU software versions", for
 asia-northeast1-b "Request Cloud TPUs using Flex-start"; Google Kubernetes Engine's, "Plan TPUs in GKE"; Vertex AI's,
-"Configure compute resources". Zones that Google keeps for single customers are left out. Two zones are here without a
-source that could be read: europe-west4-b for v5e, and southamerica-west1-a for v6e."""
+"Configure compute resources". Zones that Google reserves for single customers are omitted. For two zones we could read
+no source: europe-west4-b for v5e, and southamerica-west1-a for v6e."""
 
 
 @dataclass(frozen=True)
 class Slice:
-    """A slice to be rented."""
+    """A TPU slice that can be rented."""
 
     topology: Topology
 
@@ -60,12 +60,12 @@ class Slice:
 
     @property
     def hosts(self) -> int:
-        """How many machines it has; the training runs on each."""
+        """The number of its machines; training runs on each of them."""
         return self.topology.hosts
 
     @property
     def chips_per_host(self) -> int:
-        """Chips of each machine."""
+        """The number of chips of each machine."""
         return self.topology.chips // self.topology.hosts
 
     @property
@@ -75,17 +75,17 @@ class Slice:
 
     @property
     def zones(self) -> tuple[str, ...]:
-        """The zones in which it is known to be rented out."""
+        """The zones in which it can be rented, as far as known."""
         return self._rented.single if self.hosts == 1 else self._rented.several
 
     @property
     def gke_label(self) -> str:
-        """What GKE calls its chips. Raises UserError when it has none of them."""
+        """GKE's name for its chips. Raises UserError if GKE does not offer them."""
         return self._offered("GKE", "gke")
 
     @property
     def vertex_family(self) -> str:
-        """The family of its machine types on Vertex AI. Raises UserError when there are none."""
+        """The family of its machine types on Vertex AI. Raises UserError if Vertex AI has none."""
         return self._offered("Vertex AI", "vertex")
 
     @property
@@ -100,7 +100,7 @@ class Slice:
         raise UserError("--tpu_type", self.accelerator_type, f"a slice that {service} has: one of {having}", do)
 
     def check_location(self, kind: Literal["zone", "region"], location: str) -> None:
-        """Raises UserError when this slice is not known to be rented in a zone, or in any of a region."""
+        """Raises UserError if this slice is not known to be offered in a zone, or in any zone of a region."""
         known = self.zones if kind == "zone" else tuple(dict.fromkeys(_region(zone) for zone in self.zones))
         if location not in known:
             hint = nearest(location, known, count=1)
@@ -112,7 +112,7 @@ class Slice:
 def find_slice(name: str) -> Slice:
     """The slice called `name`: v5litepod-8 as on Cloud TPU, v5e-8 as in our recipes, v5e:2x4 as for the compiler.
 
-    Raises UserError, naming the nearest, when there is none.
+    Raises UserError, naming the nearest, if there is none.
     """
     if found := find_tpu_slice(name):
         return Slice(found)

@@ -1,4 +1,4 @@
-"""A training on a TPU slice of its own: asked for as a queued resource, run by all hosts, followed, deleted."""
+"""Trains on a TPU slice: requests it as a queued resource, trains on all hosts, follows the log, deletes the slice."""
 
 import functools
 import logging
@@ -56,7 +56,7 @@ def request(job: Job, options: TpuVmOptions) -> dict[str, Any]:
 
 
 def startup_script(job: Job, options: TpuVmOptions) -> str:
-    """What each host runs: the variables of `startup.sh`, and that."""
+    """The script that each host runs: `startup.sh`, preceded by its variables."""
     values = {
         "IMAGE": job.image, "FOLDER": job.folder, "PAUSE": str(_PAUSE_SECS), "PROJECT": job.project,
         "ZONE": options.zone, "QUEUED_RESOURCE": "" if options.keep else job.name,
@@ -67,10 +67,10 @@ def startup_script(job: Job, options: TpuVmOptions) -> str:
 
 
 def submit(job: Job, options: TpuVmOptions, *, endpoint: str = "", pause_secs: float = _PAUSE_SECS) -> None:
-    """Asks for the slice and, unless told otherwise, follows the training to its end and deletes the slice.
+    """Requests the slice and, unless told otherwise, follows training to its end and deletes the slice.
 
-    Raises UserError with the words of the service when it refuses, TrainingFailedError when the training fails or its
-    slice is lost.
+    Raises UserError with the service's message if it refuses, TrainingFailedError if training fails or its slice is
+    lost.
     """
     client = _client(endpoint)
     asked = request(job, options)
@@ -82,7 +82,7 @@ def submit(job: Job, options: TpuVmOptions, *, endpoint: str = "", pause_secs: f
     log.info("Asked for %s. Its log: %s", name, job.folder)
     try:
         with explained(what, role=ROLE, do=do), saying_how_to_end(_delete_command(job, options)):
-            delete_old_logs(job.folder)  # not before: of a name that is in use, it is the log of the job that has it
+            delete_old_logs(job.folder)  # only now: if the name is in use, these are the logs of the job that has it
             if not options.follow:
                 return
             follow(functools.partial(_poll, client, name), job.folder, pause_secs=pause_secs)
@@ -93,7 +93,7 @@ def submit(job: Job, options: TpuVmOptions, *, endpoint: str = "", pause_secs: f
 
 
 def _poll(client: Any, name: str) -> JobState:
-    """The state of the slice; if the service cannot be reached from here, the training counts as going on."""
+    """The state of the slice. If the service cannot be reached from here, training is assumed to continue."""
     from google.api_core.exceptions import NotFound, RetryError, ServerError, TooManyRequests
 
     try:
@@ -107,7 +107,7 @@ def _poll(client: Any, name: str) -> JobState:
 
 
 def _end(client: Any, name: str, job: Job, options: TpuVmOptions) -> None:
-    """Deletes the slice, or says how."""
+    """Deletes the slice, or logs the command that does."""
     if options.keep:
         log.info("The slice is kept. Delete it with: %s", _delete_command(job, options))
         return
@@ -118,7 +118,7 @@ def _end(client: Any, name: str, job: Job, options: TpuVmOptions) -> None:
         with explained(f"Deleting {name}", role=ROLE, do="Delete it by hand: it costs money."):
             client.delete_queued_resource(request=tpu_v2.DeleteQueuedResourceRequest(name=name, force=True))
         log.info("Deleted %s.", name)
-    except UserError as error:  # its first host may have been quicker
+    except UserError as error:  # the first host may have deleted it already
         if not isinstance(error.__cause__, NotFound | FailedPrecondition):
             raise
 
@@ -129,7 +129,7 @@ def _delete_command(job: Job, options: TpuVmOptions) -> str:
 
 
 def _as_message(asked: dict[str, Any]) -> Any:
-    """The request as the client library's own type, which knows every field."""
+    """The request as the client library's own type, which checks every field."""
     from google.cloud import tpu_v2
     from google.protobuf import json_format
 
@@ -144,7 +144,7 @@ def _client(endpoint: str) -> Any:
         from google.cloud.tpu_v2.services.tpu.transports import TpuGrpcTransport
     except ImportError:
         raise missing_extra("Asking for a TPU slice", "google-cloud-tpu", "gcp") from None
-    if endpoint.startswith("http://"):  # on this machine: neither encryption nor credentials
+    if endpoint.startswith("http://"):  # a local server, without encryption or credentials
         import grpc
 
         channel = grpc.insecure_channel(endpoint.removeprefix("http://"))

@@ -1,4 +1,4 @@
-"""A training as a custom job of Vertex AI, the successor of Cloud Machine Learning Engine."""
+"""Trains in a custom job of Vertex AI, the successor of Cloud Machine Learning Engine."""
 
 import functools
 import logging
@@ -33,9 +33,9 @@ class VertexOptions:
 def request(job: Job, options: VertexOptions) -> dict[str, Any]:
     """The `CustomJob` of aiplatform.googleapis.com v1, as JSON: the body of the POST that `submit` sends.
 
-    Machine types and the field for the topology are those of Vertex AI's documentation and client library, whose own
-    example has one replica for one host. That a larger slice has one for each of its hosts is inferred from GKE, to
-    whose topologies the library refers; no source says so, and no slice was available to try it.
+    Machine types and the field for the topology follow Vertex AI's documentation and client library, whose example has
+    one replica for one host. That a larger slice has one replica per host is an inference from GKE, to whose topologies
+    the library refers; no source confirms it, and no slice was available to try it.
     """
     is_old = job.slice.vertex_family == "cloud-tpu"
     pool = {
@@ -59,7 +59,7 @@ def request(job: Job, options: VertexOptions) -> dict[str, Any]:
 def submit(job: Job, options: VertexOptions, *, endpoint: str = "", pause_secs: float = _PAUSE_SECS) -> None:
     """Starts the job and, unless told otherwise, waits for its end.
 
-    Raises UserError with the words of the service when it refuses, and when the job fails.
+    Raises UserError with the service's message if it refuses, or if the job fails.
     """
     address = endpoint.rstrip("/") or f"https://{options.region}-aiplatform.googleapis.com"
     session = _session(address)
@@ -107,7 +107,7 @@ def _machine(job: Job) -> dict[str, Any]:
 
 
 def _answer(ask: Any, url: str, **content: Any) -> dict[str, Any]:
-    """What the service answers. Raises the error of google.api_core that corresponds to its status."""
+    """The service's answer. Raises the error of google.api_core that corresponds to its status."""
     import requests
     from google.api_core import exceptions
     from google.auth.exceptions import TransportError
@@ -115,7 +115,7 @@ def _answer(ask: Any, url: str, **content: Any) -> dict[str, Any]:
     try:
         answer = ask(url, timeout=_ANSWER_SECS, **content)
         found = answer.json() if answer.ok else {}  # a proxy may answer with a page
-    except (requests.RequestException, TransportError) as error:  # the second where credentials are renewed
+    except (requests.RequestException, TransportError) as error:  # TransportError: from renewing the credentials
         raise exceptions.ServiceUnavailable(str(error)) from error
     if not answer.ok:
         raise exceptions.from_http_response(answer)
@@ -129,7 +129,7 @@ def _session(address: str) -> Any:
         from google.auth.transport.requests import AuthorizedSession
     except ImportError:
         raise missing_extra("Vertex AI", "google-auth", "gcp") from None
-    if address.startswith("http://"):  # on this machine: neither encryption nor credentials
+    if address.startswith("http://"):  # a local server, without encryption or credentials
         return requests.Session()
     with explained("Vertex AI", role=ROLE):
         credentials, _ = google.auth.default(scopes=["https://www.googleapis.com/auth/cloud-platform"])

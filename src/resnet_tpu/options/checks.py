@@ -1,4 +1,4 @@
-"""Checks for options that are valid one by one but not together, made before any work begins."""
+"""Checks combinations of options that are each valid, before any work begins."""
 
 import math
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ def check_options(config: Config) -> None:
 
 
 def options_without_effect(config: Config) -> Iterator[str]:
-    """For each option that was given and that the others leave without effect, a line that says so, for the log."""
+    """A line for the log for each given option that has no effect because of other options."""
     default = Config()
     optimizer, model = config.optimizer, config.model
     schedule = "lars" if optimizer.enable_lars else optimizer.learning_rate_schedule
@@ -57,7 +57,7 @@ def _check_images(data: DataConfig) -> None:
 
 
 def _check_stem(model: ModelConfig) -> None:
-    """Checked here and not in `resolve_architecture`, so that a run begun with such options can still be read."""
+    """Checked here, not in `resolve_architecture`, so that a run begun with such options can still be read."""
     if model.stem == "imagenet" and model.resnet_depth in CIFAR_DEPTHS:
         got, expected = f"imagenet at resnet_depth {model.resnet_depth}", "small, the only one of the CIFAR networks"
         raise UserError("stem", got, expected, "Set stem=auto, or choose another depth.")

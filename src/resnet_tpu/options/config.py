@@ -138,7 +138,7 @@ class DataConfig:
 
     @property
     def location(self) -> str:
-        """Where the images are: `data_dir`, or `bigtable://INSTANCE/TABLE`. Empty: nowhere is given."""
+        """Where the images are: `data_dir`, or `bigtable://INSTANCE/TABLE`; empty if neither is given."""
         if self.bigtable_instance:
             return f"bigtable://{self.bigtable_instance}/{self.bigtable_table}"
         return self.data_dir
@@ -150,24 +150,24 @@ class DataConfig:
 
     @property
     def cached_short_side(self) -> int:
-        """Shorter side, in pixels, that photos in the cache are shrunk to: enough for crops of `image_size`."""
+        """Shorter side in pixels to which photos in the cache are shrunk: enough for crops of `image_size`."""
         return self.cache_short_side or round(self.image_size * 8 / 7)
 
     @property
     def train_crop(self) -> dict[str, Any]:
-        """How `pixels.decode.train_image` crops, as its keywords."""
+        """The keyword arguments of `pixels.decode.train_image` that determine its crop."""
         names = ("min_crop_area", "crop_padding", "random_flip", "resize_method")
         return {name: getattr(self, name) for name in names}
 
     @property
     def eval_crop(self) -> dict[str, Any]:
-        """How `pixels.decode.eval_image` crops, as its keywords."""
+        """The keyword arguments of `pixels.decode.eval_image` that determine its crop."""
         return {
             "resize_method": self.resize_method, "crop_pct": self.crop_pct, "preprocessing": self.eval_preprocessing
         }  # fmt: skip
 
     def num_images(self, split: Literal["train", "validation", "test"]) -> int | None:
-        """How many images of a split are asked for; None: all."""
+        """The number of images of a split that the options ask for; None for all."""
         counts = {"train": self.num_train_images, "validation": self.num_eval_images, "test": self.num_test_images}
         return counts[split]
 
@@ -491,11 +491,11 @@ class Config:
         }
 
     def changed(self) -> dict[str, Any]:
-        """The options that are not at their defaults, by name."""
+        """The options that differ from their defaults, by name."""
         return {name: value for name, value in self.flat().items() if value != OPTIONS[name].default}
 
     def __repr__(self) -> str:
-        """An expression that gives it, with nothing but `changed`."""
+        """An expression that creates this `Config`, with only the options in `changed`."""
         lines = "".join(f"    {name}={value!r},\n" for name, value in self.changed().items())
         return f"Config().replace(\n{lines})" if lines else "Config()"
 
@@ -528,14 +528,14 @@ OPTIONS: dict[str, Option] = {
 """Every option by its flat name, in the order of `Config`."""
 
 OF_ONE_START = ("coordinator_address", "num_processes", "process_id")
-"""Options that are not saved with a run: they describe the processes of one start, and the next may have others."""
+"""Options that are not saved with a run: they describe its processes, which may differ when it is resumed."""
 
 
 VARIANT = ("pre_activation", "norm_act_layer", "use_resnetd_stem", "resnetd_shortcut", "replace_stem_max_pool")
 """Options that, together with depth, width and squeeze-and-excite, determine a network's layers."""
 
 PREPROCESSING = ("image_size", "crop_pct", "resize_method", "eval_preprocessing")
-"""Options that, together with mean and deviation of the colours, define the preprocessing of photos for a network."""
+"""Options that, with the mean and deviation of the colours, define how photos are preprocessed for a network."""
 
 
 def epoch_boundaries(text: str) -> list[float]:

@@ -15,13 +15,13 @@ from typing import Annotated, Any, Literal, TypeVar
 from resnet_tpu.errors import UserError, nearest
 
 Length = int | str
-"""How long: optimizer steps as a number, or epochs over the training images as text: `15epochs`, `0.5epochs`."""
+"""A duration: a number of optimizer steps, or epochs over the training images as text: `15epochs`, `0.5epochs`."""
 
 Rgb = tuple[float, float, float]
 """A value each for red, green and blue."""
 
 FilePath = Annotated[str, "path"]
-"""Text that names a file or folder, here or in a bucket; see `expand_home`."""
+"""The path of a file or folder, on this machine or in a bucket; see `expand_home`."""
 
 GivenPath = str | os.PathLike[str]
 """A path in any form that a Python program may pass."""
@@ -35,17 +35,17 @@ def expand_home(path: GivenPath) -> str:
     """The path with a leading `~` or `~user` replaced by the home folder, as in a shell, and `file:///a` by `/a`.
 
     A file whose own name begins with `~` is written `./~...`; that becomes absolute, so that nothing expands it later.
-    Raises UserError for `~` if the home folder is unknown, and for what cannot be a path.
+    Raises UserError for `~` if the home folder is unknown, and for a value that cannot be a path.
     """
-    if not isinstance(path, str | os.PathLike):  # as programs may pass
+    if not isinstance(path, str | os.PathLike):  # programs may pass anything
         got = f"{path!r} of type {type(path).__name__}"
         raise UserError("Path", got, "text or a pathlib.Path", "Give one of these.")
-    path = os.fspath(path).removeprefix("file://")  # not all that reads files takes such a URL
+    path = os.fspath(path).removeprefix("file://")  # not every reader of files accepts such a URL
     try:
         _check_text(path)
     except ValueError:
         raise UserError("Path", repr(path), "text without zero bytes or incomplete characters", "Correct it.") from None
-    expanded = os.path.expanduser(path)  # noqa: PTH111 - pathlib drops a slash at the end, and the `./` of `./~`
+    expanded = os.path.expanduser(path)  # noqa: PTH111 - pathlib drops a trailing slash, and the `./` of `./~`
     if expanded == path and path.split("/", 1)[0] == "~":
         do = "Set HOME or write the whole path; ./~ is a folder of that name."
         raise UserError("Path", f"{path}, and no home folder is known", "a path that can be found", do)
@@ -67,7 +67,7 @@ def option(
 
 @dataclass(frozen=True)
 class Option:
-    """One option as the command line sees it."""
+    """An option with its types, range and help text, as the command line needs it."""
 
     name: str
     group: str
@@ -90,7 +90,7 @@ class Option:
         return FilePath in self.kinds
 
     def convert(self, value: Any) -> Any:
-        """`value` (from Python, YAML or the command line) as this option's type. Raises UserError if it cannot be."""
+        """Converts a value from Python, YAML or the command line to this option's type. Raises UserError."""
         if value is None and self.default == "":
             return ""
         if value is None or (types.NoneType in self.kinds and str(value).lower() in ("none", "null", "")):
@@ -124,7 +124,7 @@ class Option:
         return UserError(self.name, repr(value), self.expected(), f"Change the value.{hint}")
 
     def expected(self) -> str:
-        """What this option accepts, in words."""
+        """A description of the values that this option accepts."""
         if self.choices:
             return "one of " + ", ".join(self.choices)
         words = {
@@ -170,7 +170,7 @@ def _check_text(text: str) -> None:
 
 
 def _parse_str(value: Any) -> str:
-    # refuses bools, as YAML reads `model_name: no` as one
+    # refuses bools, because YAML reads `model_name: no` as one
     if isinstance(value, bool) or not isinstance(value, str | os.PathLike | numbers.Number):
         raise TypeError(value)
     text = str(value)
@@ -193,15 +193,15 @@ _PARSERS: dict[Any, Callable[[Any], Any]] = {
 
 
 def options_of(owner: type, group: str = "") -> dict[str, Option]:
-    """The options in the dataclass `owner`, whose fields are made by `option`, by name."""
+    """The options by name of the dataclass `owner`, whose fields are made by `option`."""
     hints = typing.get_type_hints(owner, include_extras=True)
     return {field.name: _describe(field, hints[field.name], group) for field in dataclasses.fields(owner)}
 
 
 def convert_fields(owner: Any) -> None:
-    """Converts the fields of a dataclass of options, which programs may pass in any form; for its `__post_init__`."""
+    """Converts the fields of a dataclass of options from any accepted type; for its `__post_init__`."""
     for name, found in options_of(type(owner)).items():
-        object.__setattr__(owner, name, found.convert(getattr(owner, name)))  # frozen
+        object.__setattr__(owner, name, found.convert(getattr(owner, name)))  # the dataclass is frozen
 
 
 def _describe(field: dataclasses.Field, hint: Any, group: str) -> Option:
@@ -212,7 +212,7 @@ def _describe(field: dataclasses.Field, hint: Any, group: str) -> Option:
 
 
 def numbers_in(text: str, kind: Callable[[str], Number]) -> list[Number] | None:
-    """The numbers in `text`, separated by commas; empty for empty text. None if it has anything else."""
+    """The numbers in `text`, separated by commas; empty for empty text. None if it contains anything else."""
     try:
         return [kind(part) for part in text.split(",")] if text else []
     except ValueError:

@@ -1,4 +1,4 @@
-"""The network that the options ask for."""
+"""Creates the network that the options describe."""
 
 import dataclasses
 from typing import Any
@@ -15,14 +15,14 @@ from resnet_tpu.parallel import distributed
 SMALL_IMAGE_PX = 64
 """Images smaller than this would be one or two pixels wide after the ImageNet stem and four groups."""
 
-# Options that do not apply to some networks, where the original silently ignores them
+# options that some networks do not have; the original silently ignores them there
 _ONLY_BOTTLENECK = ("se_ratio", "dropblock_groups", "drop_connect_rate")
 _ONLY_POST_ACTIVATION = ("se_ratio", "drop_connect_rate")
 _ONLY_IMAGENET_STEM = ("use_resnetd_stem", "replace_stem_max_pool")
 
 
 def network_of(config: Config, mesh: Mesh | None = None) -> Network:
-    """The network of a run whose counts are resolved; `mesh` decides which images share batch-norm statistics.
+    """The network of a run whose counts are resolved; `mesh` determines which images share batch-norm statistics.
 
     A network without a classifier has 0 classes. Raises UserError if there is no such network.
     """
@@ -32,7 +32,7 @@ def network_of(config: Config, mesh: Mesh | None = None) -> Network:
 
 
 def create_network(model: ModelConfig, *, num_classes: int, image_size: int, batch_norm_groups: int = 1) -> Network:
-    """The network described by the options, without computing anything; with 0 classes, it has no classifier.
+    """The network described by the options, without its weights; with 0 classes, it has no classifier.
 
     Raises UserError if there is no such network.
     """
@@ -88,7 +88,7 @@ def _check_places(model: ModelConfig, network: Architecture) -> None:
 
 
 def _check_values(model: ModelConfig) -> None:
-    """Raises UserError for fractions out of range, and for DropBlock without one."""
+    """Raises UserError for fractions out of range, and for DropBlock without a fraction."""
     for name in ("drop_connect_rate", "dropout_rate"):
         if (getattr(model, name) or 0) >= 1:
             raise UserError(name, getattr(model, name), "less than 1", "Change the value.")

@@ -13,23 +13,23 @@ from resnet_tpu.options import plain_yaml
 from resnet_tpu.options.config import OF_ONE_START, Config
 from resnet_tpu.options.fields import expand_home
 
-_PAIR = re.compile(  # possessive, as blanks that two parts can match would cause backtracking
+_PAIR = re.compile(  # possessive: blanks that two parts can match would cause backtracking
     r"""\s*+([A-Za-z][\w.]*+)\s*+=\s*+("[^"]*+"|'[^']*+'|\[[^\[\]]*+\]|[^,\[]*+)\s*+(?:,|$)""",
 )
 
 
 @dataclass(frozen=True)
 class Layer:
-    """Values of options, by flat name, and where they come from: `command line`, `flowers.yaml`."""
+    """Values of options by flat name, and their origin, such as `command line` or `flowers.yaml`."""
 
     origin: str
     values: Mapping[str, Any]
 
 
 def merge(base: Config, layers: Iterable[Layer]) -> Config:
-    """`base` overridden by the layers' values, later layers taking precedence.
+    """`base` overridden by the layers, of which later ones take precedence.
 
-    Raises UserError, naming the layer, for an unknown option or a value that does not fit.
+    Raises UserError, naming the layer, for an unknown option or an invalid value.
     """
     for layer in layers:
         try:
@@ -80,12 +80,12 @@ def parse_overrides(text: str) -> dict[str, Any]:
 
 
 def names_file(text: str) -> bool:
-    """Whether an override string is not options but the path of a file of them."""
+    """Whether an override string is the path of a file, not the options themselves."""
     return _parse_text(text) is None
 
 
 def _parse_text(text: str) -> dict[str, Any] | None:
-    """The options in an override string that holds them itself, else None."""
+    """Parses an override string that contains options; returns None if it cannot be parsed."""
     values: dict[str, Any] = {}
     position = 0
     while position < len(text) and (match := _PAIR.match(text, position)):
@@ -100,7 +100,7 @@ def _parse_text(text: str) -> dict[str, Any] | None:
 
 
 def _can_only_be_path(text: str) -> bool:
-    """Whether text that is no options was meant as the path of a file."""
+    """Whether text that contains no options was meant as the path of a file."""
     return text.endswith((".yaml", ".yml", ".json")) or ("/" in text and "=" not in text)
 
 

@@ -1,4 +1,4 @@
-"""The part of YAML that options need: scalars, lists and mappings, none larger in memory than its text."""
+"""The subset of YAML that options need: scalars, lists and mappings, which cannot expand beyond their text."""
 
 import math
 from collections.abc import Mapping
@@ -9,13 +9,13 @@ import yaml
 from resnet_tpu.errors import first_line
 
 MAX_CHARACTERS = 100_000
-"""Ten times the size of a file with all options and a comment on each; PyYAML takes a second or two for it."""
+"""Ten times the size of a file with all options and a comment on each. PyYAML parses it in a second or two."""
 
 _MAX_DEPTH = 32
 
 
 def parse(text: str) -> Any:
-    """The value of `text`, parsed as YAML 1.1; dates stay text, and `str` of a number gives it as written.
+    """The value of `text`, parsed as YAML 1.1. Dates stay text; `str` of a number returns it as written.
 
     Raises ValueError for invalid YAML, for aliases (with which a few lines can expand to gigabytes), for integers
     beyond 64 bits, and for more than 100,000 characters or 32 levels of nesting.
@@ -33,7 +33,7 @@ def parse(text: str) -> Any:
 
 
 def dump(values: Mapping[str, Any]) -> str:
-    """The mapping as text that `parse` reads, with a line per name."""
+    """The mapping as text that `parse` reads, one line per name."""
     return yaml.safe_dump(dict(values), sort_keys=False, allow_unicode=True, width=math.inf)
 
 
@@ -83,7 +83,7 @@ class _Loader(yaml.SafeLoader):
 
 
 class _Written:
-    """A number that may be meant as text: `model_dir: 2024_06`, `model_name: 1.10`."""
+    """A number that may be meant as text, as in `model_dir: 2024_06` and `model_name: 1.10`."""
 
     written: str
 

@@ -1,4 +1,4 @@
-"""`config.json`: the options of a run, written when it begins and read by whatever uses the run later."""
+"""`config.json`: the options of a run, written when it begins and read by every command that uses the run."""
 
 import json
 import posixpath
@@ -18,7 +18,7 @@ CHECKPOINTS = "checkpoints"
 _OF_CHECKPOINT = "meta/data.json"  # a checkpoint's description, as written by Orbax
 
 _RETIRED = {"kernels": {"block": "auto"}}
-"""Values that earlier states of the program have stored, and what they are now."""
+"""Values that earlier versions stored, and their present equivalents."""
 
 
 def write_description(model_dir: str, config: Config, class_names: list[str]) -> None:
@@ -30,7 +30,7 @@ def write_description(model_dir: str, config: Config, class_names: list[str]) ->
 
 
 def model_dir_of(path: str) -> str:
-    """The `model_dir` that `path` means by its folder of checkpoints; any other path as it is."""
+    """The `model_dir` if `path` is its folder of checkpoints; any other path unchanged."""
     folder = storage.absolute(path)
     if not path or posixpath.basename(folder) != CHECKPOINTS or not storage.is_dir(folder):
         return path
@@ -39,9 +39,9 @@ def model_dir_of(path: str) -> str:
 
 
 def read_run(path: str) -> Layer | None:
-    """The options of the run at `path`, a `model_dir`, its folder of checkpoints, or a checkpoint; None if it is none.
+    """The options of the run at `path`: a `model_dir`, its folder of checkpoints, or a checkpoint. None without a run.
 
-    They are those of its newest checkpoint if the run has lost its own file. Options in `OF_ONE_START` are left out.
+    If `config.json` is lost, they come from the newest checkpoint. Options in `OF_ONE_START` are left out.
     Raises UserError if the file does not hold a JSON object.
     """
     for file in filter(storage.exists, _files_of_options(model_dir_of(path)) if path else ()):
@@ -52,19 +52,19 @@ def read_run(path: str) -> Layer | None:
         except (ValueError, AttributeError, KeyError, TypeError):
             do = "Choose another model_dir or checkpoint, or delete this file."
             raise UserError("Config of the run", file, "a JSON object", do) from None
-        if not OPTIONS.keys().isdisjoint(kept):  # else of another program, such as those on Hugging Face's hub
+        if not OPTIONS.keys().isdisjoint(kept):  # else another program's, as on the Hugging Face Hub
             return Layer(file, kept)
     return None
 
 
 def stored_options(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The stored options of a run, in values that this version knows; without those of a single start."""
+    """The stored options of a run, converted to this version, without those in `OF_ONE_START`."""
     kept = {name: value for name, value in values.items() if name not in OF_ONE_START}
     return kept | {name: now[kept[name]] for name, now in _RETIRED.items() if kept.get(name) in [*now]}
 
 
 def _files_of_options(path: str) -> Iterator[str]:
-    """Where the options of the run or checkpoint at `path` can be, first choice first."""
+    """The files that may hold the options of the run or checkpoint at `path`, in order of preference."""
     yield storage.join(path, CONFIG_FILE)
     yield storage.join(path, _OF_CHECKPOINT)
     folder = storage.join(path, CHECKPOINTS)

@@ -1,1 +1,1 @@
-"""Pruning, and re-training what is left."""
+"""Prunes trained networks and re-trains them."""

@@ -1,7 +1,7 @@
-"""Removes the masked filters of a pruned network: the same logits, in less time and memory.
+"""Removes the masked filters of a pruned network, which then computes the same logits in less time and memory.
 
-Only the inner convolutions of blocks are narrowed: those whose channels nothing outside the block sees. Convolutions
-whose result is added to a shortcut keep their width and their masks.
+Only the inner convolutions of blocks are narrowed: those whose output only the block itself uses. Convolutions whose
+output is added to a shortcut keep their width and their masks.
 """
 
 from collections.abc import Iterator
@@ -38,7 +38,7 @@ _DO = "The weights are finite, but too large: take an earlier checkpoint."
 class Compaction:
     """Size of a network and bytes of its stored arrays, before and after, and how much its logits changed.
 
-    Over some random images, in float32: `difference` is the largest change of a logit, `largest` the largest |logit|.
+    On random images, in float32: `difference` is the largest change of a logit, `largest` the largest |logit|.
     """
 
     before: Size
@@ -84,7 +84,7 @@ def _logits(config: Config, arrays: Arrays) -> np.ndarray:
 
 
 def render(found: Compaction) -> RenderableType:
-    """Before and after as a table, and how closely the logits agree."""
+    """A table of the sizes before and after, and how closely the logits agree."""
     table = Table("", "before", "after", "left")
     for column in table.columns[1:]:
         column.justify = "right"
@@ -100,14 +100,14 @@ def render(found: Compaction) -> RenderableType:
 
 
 def compact(checkpoint: Checkpoint, *, multiple_of: int = 1) -> tuple[Config, Arrays]:
-    """Options and arrays of a checkpoint's network without the filters inside blocks that its masks remove entirely.
+    """The options and arrays of a checkpoint's network without the filters inside blocks that are masked entirely.
 
-    Such a filter outputs 0 everywhere, which its batch norm and ReLU turn into a constant. If that is not 0, it enters
-    the next convolution, less at the borders: all such channels of a layer are merged into one, whose batch norm has
-    scale 0 and bias 1, and whose weights in the next layer sum theirs times their constants. So evaluation gives the
-    same logits, up to rounding. Momentum and moving averages are narrowed too. Masks stay if they remove more.
-    Widths are rounded up to a `multiple_of`, but not beyond what they were, with channels that are 0 and stay 0.
-    Raises UserError where no whole filter is masked, and for normalisations other than batch norm.
+    Such a filter outputs 0 everywhere, which its batch norm and ReLU turn into a constant. If that is not 0, it affects
+    the next convolution, though less at the borders. All such channels of a layer are merged into one, whose batch norm
+    has scale 0 and bias 1; its weights in the next layer are the sum of theirs, each times its constant. So evaluation
+    computes the same logits, up to rounding. Momentum and moving averages are narrowed too. Masks stay if they mask
+    further weights. Widths are rounded up to a `multiple_of`, but not beyond the original, with channels that stay 0.
+    Raises UserError if no whole filter is masked, and for normalisations other than batch norm.
     """
     config = config_of(checkpoint.meta)
     if config.model.norm_act_layer != "bn_relu":
@@ -117,7 +117,7 @@ def compact(checkpoint: Checkpoint, *, multiple_of: int = 1) -> tuple[Config, Ar
     if "masks" not in checkpoint.arrays:
         do = "Prune whole filters first: resnet-tpu prune MODEL_DIR --method=prune_resnet56_A, or another table."
         raise UserError("Network to compact", "no masks", "one that was pruned by whole filters", do)
-    arrays = jax.tree.map(np.asarray, checkpoint.arrays)  # new dicts, to be changed
+    arrays = jax.tree.map(np.asarray, checkpoint.arrays)  # new dicts, which are modified below
     widths = [_narrow(arrays, *one, multiple_of) for one in _inner(architecture)]
     before = [width for group, block in _blocks(architecture) for width in architecture.inner(group, block)]
     if widths == before:
@@ -140,14 +140,14 @@ def _blocks(architecture: Architecture) -> Iterator[tuple[int, int]]:
 
 
 def _inner(architecture: Architecture) -> Iterator[tuple[str, str, str, str]]:
-    """Group, block, inner convolution, and the one that follows it, by their names in the arrays."""
+    """(group, block, inner convolution, following convolution), as named in the arrays, of all inner convolutions."""
     for group, block in _blocks(architecture):
         for number in range(1, architecture.num_inner + 1):
             yield f"group{group}", f"block{block}", f"conv{number}", f"conv{number + 1}"
 
 
 def _narrow(arrays: Arrays, group: str, block: str, own: str, following: str, multiple_of: int) -> int:
-    """Removes the masked filters of one convolution, in place. Returns how many channels it has then."""
+    """Removes the masked filters of one convolution, in place. Returns its new number of channels."""
 
     def at(tree: Arrays, layer: str) -> Arrays:
         return tree[group][block][layer]
@@ -165,7 +165,7 @@ def _narrow(arrays: Arrays, group: str, block: str, own: str, following: str, mu
     is_constant = not live.any() or any(fraction.any() for fraction in fractions)
     used = int(live.sum()) + int(is_constant)
     width = min(-(-used // multiple_of) * multiple_of, live.size)
-    extra = width - int(live.sum())  # the first of them the constant, if there is one
+    extra = width - int(live.sum())  # the first is the merged constant channel, if there is one
 
     def cut(layer: Arrays, axis: int, constant: float | np.ndarray = 0, others: float | np.ndarray = 0) -> None:
         kernel = np.moveaxis(layer["conv"]["kernel"], axis, 0)
@@ -189,12 +189,12 @@ def _narrow(arrays: Arrays, group: str, block: str, own: str, following: str, mu
     after = at(arrays["masks"], following)
     mask = after["conv"]["kernel"]
     cut(at(arrays["masks"], own), 3, constant=True, others=True)
-    # a filter that is masked as a whole must remain so, to be removed in its turn
+    # a following filter that is masked entirely must stay so, because it is removed next
     cut(after, 2, constant=mask[:, :, ~live].any(2), others=mask.any((0, 1, 2)))
     return width
 
 
 def _constants(norm: Arrays, statistics: Arrays) -> np.ndarray:
-    """What batch norm and ReLU make of 0 in each channel, float64."""
+    """The output of batch norm and ReLU for input 0, for each channel, float64."""
     factor = norm["scale"] / np.sqrt(statistics["var"].astype(np.float64) + EPSILON)
     return np.maximum(norm["bias"] - statistics["mean"] * factor, 0)

@@ -1,8 +1,8 @@
-"""Pruning and re-training from start to end, in phases that are each done only once.
+"""Runs pruning and re-training from start to end, in phases that are each run only once.
 
-Each phase has its own `model_dir`: its start is written there as a checkpoint, from which `train` resumes. So whatever
-stops a phase, the same command continues it; a finished phase is only read. Several processes go through the same
-phases together; the first one, which writes, decides whether a phase is done.
+Each phase has its own `model_dir`: its start is written there as a checkpoint, from which `train` resumes. So the same
+command continues a phase that was stopped; of a finished phase it only reads the outcome. Several processes go through
+the same phases together; the first one, which writes, decides whether a phase is done.
 """
 
 import contextlib
@@ -39,16 +39,16 @@ _ELSEWHERE = "Give another output_dir."
 def prune_run(
     model_dir: GivenPath, output_dir: GivenPath, asked: Experiment, *, computing: Mapping[str, Any] | None = None
 ) -> list[Outcome]:
-    """Prunes the training in `model_dir` and re-trains it, for each seed, re-training and level; resumes if stopped.
+    """Prunes and re-trains the network in `model_dir`, for each seed, re-training and level; resumes if stopped.
 
     The phases are in `output_dir/seed_<n>/<retrain>/<level>/`. For a seed other than that of `model_dir`, the unpruned
-    network is trained first, in `output_dir/seed_<n>/unpruned/`. A training that has not come to its end is continued
-    first, that in `model_dir` too. computing: overrides of the training's options that change where and how it is
-    computed, not what: `data_dir` for images that have moved, `precision`, `kernels`, `num_cores`, and those for
-    several processes, all of which must make the same call. Returns the outcomes, for each seed that of the unpruned
-    network before those of its phases. The command `resnet-tpu prune` writes their table and pictures as well; called
-    afterwards, it trains nothing again. Raises UserError for options that do not fit, also to what is in `output_dir`
-    already, for a network that is pruned as far already, and when the rewind step has no checkpoint.
+    network is trained first, in `output_dir/seed_<n>/unpruned/`. Unfinished training is finished first, including that
+    in `model_dir`. computing: overrides of options that change where and how the training is computed, not its result:
+    `data_dir` for images that have moved, `precision`, `kernels`, `num_cores`, and those for several processes, all of
+    which must make the same call. Returns the outcomes: for each seed that of the unpruned network, then those of its
+    phases. The command `resnet-tpu prune` also writes their table and pictures; run afterwards, it trains nothing
+    again. Raises UserError for options that do not fit together or do not fit `output_dir`, for a network that is
+    already pruned as far, and when the rewind step has no checkpoint.
     """
     model_dir, output_dir = expand_home(model_dir), expand_home(output_dir)
     check_kind("asked", asked, Experiment, "Make one: Experiment(density='20').")
@@ -77,7 +77,7 @@ def prune_run(
 
 
 def _check_output(output_dir: str, phases: Sequence[Phase]) -> None:
-    """Raises UserError when `output_dir` has phases begun with other options, or of another method."""
+    """Raises UserError when `output_dir` contains phases of other options or another method."""
     for phase in phases:
         phase.check_begun()
     own = family_of(phases[0].method)
@@ -97,14 +97,14 @@ def _levels_in(output_dir: str) -> Iterator[str]:
 
 
 def _plan_phase(folder: str, level: Level, retrain: str, unpruned: Unpruned, asked: Experiment) -> Phase:
-    """The phase of one level; `folder`: that of its seed."""
+    """The phase of one level. folder: that of the seed."""
     folder = storage.join(folder, retrain)
     previous = storage.join(folder, level.follows.name) if level.follows else unpruned.model_dir
     return Phase(storage.join(folder, level.name), previous, level.method, retrain, asked.rewind_optimizer, unpruned)
 
 
 def _run_phase(phase: Phase) -> Outcome:
-    """Prunes and trains one level, unless that is done."""
+    """Prunes and trains one level, unless this is done already."""
     seed = phase.unpruned.config.train.seed
     if not hosts.from_first(phase.is_done):
         check_training(phase.config())
@@ -116,8 +116,8 @@ def _run_phase(phase: Phase) -> Outcome:
 
 
 def _plan_unpruned(config: Config, model_dir: str, own_dir: str, seed: int, asked: Experiment) -> Unpruned:
-    """The training of `seed` that is pruned: the one in `model_dir`, of these options, or one like it in `own_dir`."""
-    # evaluated, as its accuracy is half of the result; and in this model_dir, as it may have been moved
+    """The run with `seed` to prune: the one in `model_dir`, which has these options, or one like it in `own_dir`."""
+    # evaluated, because the result compares accuracies; with this model_dir, because the run may have been moved
     config = config.replace(mode="train_and_eval", model_dir=model_dir)
     last_step = lengths_of(config).total
     rewind_step = _rewind_step(config, last_step, asked)
@@ -134,7 +134,7 @@ def _plan_unpruned(config: Config, model_dir: str, own_dir: str, seed: int, aske
 
 
 def _is_pruned(model_dir: str) -> bool:
-    """Whether any weight of the newest checkpoint is masked; not of a damaged one, which a training skips."""
+    """Whether any weight of the newest checkpoint is masked; False if that is damaged, as training skips it."""
     with contextlib.suppress(orbax.DamagedCheckpointError):
         masks = orbax.load_masks(orbax.find(model_dir))
         return masks is not None and not all(mask.all() for _, mask in leaves(masks))
@@ -142,7 +142,7 @@ def _is_pruned(model_dir: str) -> bool:
 
 
 def _check_alike(model_dir: str, config: Config) -> None:
-    """Raises UserError when the training of a further seed was begun with other options than it is to have."""
+    """Raises UserError when the run of a further seed, in `model_dir`, was begun with options other than `config`."""
     if not hosts.from_first(lambda: folders.steps_of_run(model_dir)):
         return
     aside = {*COMPUTING, "lottery_checkpoint_iters"}
@@ -152,10 +152,10 @@ def _check_alike(model_dir: str, config: Config) -> None:
 
 
 def _run_unpruned(unpruned: Unpruned, asked: Experiment) -> Outcome:
-    """Trains what is pruned, unless that is done. Raises UserError when the rewind step has no checkpoint."""
+    """Trains the network to prune, unless that is done. Raises UserError if the rewind step has no checkpoint."""
     model_dir, seed = unpruned.model_dir, unpruned.config.train.seed
     if hosts.from_first(lambda: folders.steps_of_run(model_dir)[-1:] >= [unpruned.rewind_step]):
-        _check_rewind_step(unpruned, asked)  # at once: the rest of the training does not make this checkpoint
+        _check_rewind_step(unpruned, asked)  # before training on, which would not write this checkpoint
     if not hosts.from_first(lambda: is_done(model_dir, unpruned.last_step)):
         log.info("The training to be pruned, seed %d: in %s", seed, model_dir)
         train(unpruned.config)
@@ -173,7 +173,7 @@ def _check_rewind_step(unpruned: Unpruned, asked: Experiment) -> None:
 
 
 def _rewind_step(config: Config, last_step: int, asked: Experiment) -> int:
-    """The step that re-training goes back to; a tenth of the training unless something else is asked for."""
+    """The step that re-training goes back to: by default, a tenth of the training."""
     lengths = {"rewind_to": asked.rewind_to, "retrain_epochs": asked.retrain_epochs}
     given = {name: length for name, length in lengths.items() if length is not None}
     if len(given) > 1:

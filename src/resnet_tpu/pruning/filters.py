@@ -1,7 +1,7 @@
 """Structured pruning: removes whole output filters, those with the smallest L1 norm (arXiv:1608.08710).
 
-Only the filter's own kernel is masked: the weights of the next layer that read its output are not, so the density of
-the masks overstates the work that is left.
+Only the filter's own kernel is masked, not the weights of the next layer that read its output, so the density of the
+masks overstates the remaining work.
 """
 
 import random
@@ -18,9 +18,9 @@ Fractions = Mapping[int, float]
 def remove_filters(kernels: LayerKernels, masks: Masks, fractions: Fractions, rounds: int) -> Masks:
     """Removes 1 - (1 - fraction)^rounds of the live filters of each convolution in `fractions`.
 
-    A fractional number of filters is rounded up with the probability of its fraction. Every call seeds its generator
-    again and draws once for each convolution, in the order of the layers, so the masks are the same each time, and the
-    same as the original's.
+    A fractional number of filters is rounded up with a probability equal to its fraction. Each call seeds a new
+    generator and draws once for each convolution, in the order of the layers, so the masks are the same each time, and
+    the same as the original's.
     """
     rng = random.Random(0)
     found = dict(masks)
@@ -57,4 +57,4 @@ TABLES: Mapping[str, Fractions] = {
     "resnet34_A": _each((4, 6, 10, 12, 18, 20, 22, 24), 0.3),
     "resnet34_B": _each((4, 6), 0.5) | _each((10, 12), 0.6) | _each((18, 20, 22, 24), 0.4),
 }
-"""The levels A and B of the rewinding paper (arXiv:2003.02389) for each network."""
+"""The levels A and B of the rewinding paper (arXiv:2003.02389) by network."""

@@ -1,4 +1,4 @@
-"""Sets an earlier training aside in a `model_dir` in which another is to begin."""
+"""Moves an earlier run out of the way when another is to begin in its `model_dir`."""
 
 import itertools
 import logging
@@ -15,9 +15,9 @@ _EVENTS = "events.out.tfevents."
 
 
 def set_aside(model_dir: str, *, also: Collection[str] = ()) -> None:
-    """Moves what a training wrote in `model_dir` into `former.<n>` there, itself a valid `model_dir`, and logs that.
+    """Moves the files of a run from `model_dir` to `former.<n>` in it, which is a valid `model_dir`, and logs that.
 
-    Does nothing if there is no checkpoint. also: names of further files that belong to the training.
+    Does nothing if there is no checkpoint. also: names of further files that belong to the run.
     """
     if not folders.steps_of_run(model_dir):
         return
@@ -25,7 +25,7 @@ def set_aside(model_dir: str, *, also: Collection[str] = ()) -> None:
     folder = next(folder for folder in places if not folders.steps_of_run(folder))
     storage.make_dir(folder)
     written = {name for name in storage.list_dir(model_dir) if name in {*_WRITTEN, *also} or name.startswith(_EVENTS)}
-    # checkpoints last: while they are here, the move is incomplete
+    # checkpoints last: while they are still here, the move is incomplete
     for name in [*sorted(written), CHECKPOINTS]:
         storage.move(storage.join(model_dir, name), storage.join(folder, name))
     log.warning("The training that was in %s was moved to %s.", model_dir, folder)

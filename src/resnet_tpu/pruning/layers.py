@@ -1,4 +1,4 @@
-"""Which layers of a network have masks, and what the original's pruning fork calls them."""
+"""The layers of a network that can be pruned, by their names in the original's pruning fork."""
 
 from resnet_tpu.checkpoints.tf1_names import tf_names
 from resnet_tpu.models.arrays import Arrays, Path, node_at
@@ -10,7 +10,7 @@ def maskable(network: Network) -> dict[str, Path]:
     """The kernels that can be pruned, by the fork's names, in the order in which the original makes them.
 
     Convolutions are `conv_J`, projections of shortcuts `proj_J_P`: J is the number of the next convolution that is not
-    a projection, P the number among all, both from 1. The classifier is `dense`. Squeeze-and-excite is never pruned.
+    a projection, P its number among all, both from 1. The classifier is `dense`. Squeeze-and-excite is never pruned.
     """
     kernels = [path for name, (_, path) in tf_names(network).items() if name.endswith("/kernel")]
     found: dict[str, Path] = {}

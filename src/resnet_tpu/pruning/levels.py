@@ -1,4 +1,4 @@
-"""The levels of an experiment: which method prunes how far, one after another or each from the whole network."""
+"""The levels of an experiment: how far each method prunes, starting from the level before or the unpruned network."""
 
 import logging
 import re
@@ -16,14 +16,14 @@ _TABLES = re.compile(r"prune_\w+_[AB]")
 DEFAULT_LEVELS = 1
 DEFAULT_RATE = 0.2
 NUMBERED = "level_"
-"""Prefix of the names of levels that have a number: they follow each other, or belong to a table of filters."""
+"""Prefix of names of numbered levels, which follow each other or belong to a table of filters."""
 
 
 @dataclass(frozen=True)
 class Level:
-    """One pruning: `name` for folders, the full name of its `method`, and what is pruned.
+    """One application of a method: `name`, used for folders; the full name of `method`; and the network it prunes.
 
-    `follows`: the previous level, after its re-training; None: the unpruned network.
+    follows: prunes the network of this level, after its re-training; None: prunes the unpruned network.
     """
 
     name: str
@@ -32,12 +32,12 @@ class Level:
 
 
 def plan_levels(method: str, *, density: str, levels: int | None, rate: float | None) -> list[Level]:
-    """What `prune` does, from the densest level on.
+    """The levels that `prune` runs, from the densest on.
 
     method: a full name such as `prune_all_to_global_20` is one level. A name without its number is completed: by
-    `density`, percentages such as `80,64`, each cut from the unpruned network (one-shot); or by `levels`, each of which
-    removes the fraction `rate` (None: 0.2) of what the one before left (iterative). A table of filters
-    (`prune_resnet56_A`) has `levels` of its own, each cut from the unpruned network.
+    `density`, percentages such as `80,64`, each pruned from the unpruned network (one-shot); or by `levels`, each of
+    which removes the fraction `rate` (None: 0.2) of the weights that the one before left (iterative). With a table of
+    filters (`prune_resnet56_A`), each of the `levels` is pruned from the unpruned network.
     Raises UserError for an unknown method, a density outside (0, 100], a rate outside (0, 1), or numbers given twice.
     """
     if density and levels:
@@ -55,7 +55,7 @@ def plan_levels(method: str, *, density: str, levels: int | None, rate: float | 
         return [_level(f"{NUMBERED}{number:02d}", f"{method}_{number}", None) for number in numbers]
     if method not in (*_BY_DENSITY, *_BY_SPARSITY, *_BY_SHARE):
         if density or levels or rate is not None:
-            find_method(method)  # an unknown method gets the error that says so
+            find_method(method)  # raises the error for an unknown method
             known = ", ".join((*_BY_DENSITY, *_BY_SPARSITY, *_BY_SHARE))
             do = f"Leave density, levels and rate out, or choose one of {known}."
             raise UserError("method", method, "one that takes a density", do)
@@ -85,7 +85,7 @@ def _level(name: str, method: str, follows: Level | None) -> Level:
 
 
 def _complete(method: str, density: float, rate: float | None) -> str:
-    """The method with the number that takes a network from the density of the level before to `density`."""
+    """Completes the method's name with its number: from `density`, or from `rate` for methods that remove a share."""
     if method in _BY_SHARE:
         return f"{method}_{_number(100 * (rate if rate is not None else 1 - density))}"
     return f"{method}_{_number(100 * (1 - density if method in _BY_SPARSITY else density))}"

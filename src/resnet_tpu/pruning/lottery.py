@@ -1,9 +1,9 @@
-"""The flags of the original's pruning fork: prune at one checkpoint, reset to another, train on.
+"""Training with the flags of the original's pruning fork: prune at one checkpoint, reset to another, train on.
 
 Checkpoints have the fork's names, `DIR/checkpoint_iter_<step>` and `DIR/checkpoint_iter_final`. Here these are small
-text files in `lottery_results_dir` that hold the path of one of our checkpoints, so copying them by hand does no harm.
+text files in `lottery_results_dir` that hold the path of one of our checkpoints, so they can be copied by hand.
 If there is no such file, the name means the checkpoint of that step, or the newest, in the model_dir `DIR`. The fork's
-own checkpoints are read too.
+own checkpoints can be read too.
 """
 
 import contextlib
@@ -45,16 +45,16 @@ from resnet_tpu.training.run import fill_in_counts, resolve_order
 log = logging.getLogger(__name__)
 
 REINITIALIZE = "reinitialize"
-"""Instead of a checkpoint: newly drawn weights."""
+"""Stands for newly drawn weights, instead of a checkpoint."""
 
 DENSITY = "density_ratio"
-"""File in `lottery_results_dir` with the density after pruning, from 0 to 1."""
+"""File in `lottery_results_dir` that holds the density after pruning, from 0 to 1."""
 
 _DESCRIPTION = "lottery.json"
-"""File in `model_dir` that says which training was begun there."""
+"""File in `model_dir` that describes the run begun there."""
 
 _GRAPH = "graph.pbtxt"
-"""File that the fork's procedures copy along with a checkpoint. TensorFlow's graph was in it; here it is empty."""
+"""File that the fork's scripts copy along with a checkpoint. It held TensorFlow's graph; here it is empty."""
 
 _NAME = "checkpoint_iter_"
 _FINAL = "final"
@@ -62,7 +62,7 @@ _FINAL = "final"
 
 @dataclass(frozen=True)
 class _Origin:
-    """Arrays of a checkpoint, and its masks by layer."""
+    """The arrays of a checkpoint, and its masks by layer."""
 
     arrays: Arrays
     masks: Masks
@@ -70,10 +70,10 @@ class _Origin:
 
 
 def train_lottery(config: Config) -> None:
-    """Trains, after pruning if the flags ask for it, and names the kept checkpoints in `lottery_results_dir`.
+    """Prunes if the flags ask for it, trains, and names the kept checkpoints in `lottery_results_dir`.
 
-    Resumes a training that was stopped. A different training in `model_dir` is set aside there. Raises UserError for
-    flags that do not fit together and for a missing checkpoint, and what `train` raises.
+    Resumes a run that was stopped; sets a different run in `model_dir` aside. Raises UserError for flags that do not
+    fit together and for a missing checkpoint, and whatever `train` raises.
     """
     flags = config.lottery
     asked = [flags.lottery_prune_at, flags.lottery_reset_to]
@@ -93,7 +93,7 @@ def train_lottery(config: Config) -> None:
 
 
 def find_named(path: str) -> str:
-    """The checkpoint that a name such as `DIR/checkpoint_iter_11259` means. Raises UserError when there is none."""
+    """The checkpoint that a name such as `DIR/checkpoint_iter_11259` stands for. Raises UserError if there is none."""
     folder, _, name = path.rstrip("/").rpartition("/")
     if _is_name(name):
         if storage.exists(path) and not storage.is_dir(path) and folders.is_checkpoint(kept := storage.read_text(path)):
@@ -110,16 +110,16 @@ def find_named(path: str) -> str:
 
 
 def _is_name(file: str) -> bool:
-    """Whether a file names one of our checkpoints; those of the fork's own checkpoints go on after a dot."""
+    """Whether a file names one of our checkpoints. Files of the fork's own checkpoints have a suffix after a dot."""
     return file.startswith(_NAME) and "." not in file
 
 
 def _named_start(model_dir: str) -> str | None:
-    """The checkpoint to begin with, as named by the file `checkpoint` that the fork's procedures write in `model_dir`.
+    """The checkpoint to begin with, as named by the file `checkpoint` that the fork's scripts write in `model_dir`.
 
-    None if it names anything but a `checkpoint_iter_<step>`: what TensorFlow itself writes there only says how far that
-    training got. None also for the newest checkpoint of `model_dir`, from which training resumes anyway. Raises
-    UserError when the checkpoint is missing.
+    None if it names anything but a `checkpoint_iter_<step>`: TensorFlow also writes this file, to record how far it has
+    trained. None also for the newest checkpoint of `model_dir`, from which training resumes anyway. Raises UserError
+    when the checkpoint is missing.
     """
     state = storage.join(model_dir, tf1.STATE)
     path = tf1.read_state(state)
@@ -136,10 +136,10 @@ def _named_start(model_dir: str) -> str | None:
 
 
 def _begin(config: Config, named: str | None) -> None:
-    """Writes the checkpoint that the training begins with into `model_dir`, unless it was begun there already.
+    """Writes the checkpoint that training starts from into `model_dir`, unless this run was begun there already.
 
-    named: what `_named_start` found for `model_dir`. As in the fork, a network that is pruned already trains on from
-    there; any other is pruned and reset.
+    named: the result of `_named_start` for `model_dir`. As in the fork, training continues from it if it has the masks
+    that the flags ask for; otherwise the network is pruned and reset.
     """
     flags, model_dir = config.lottery, config.run.model_dir
     asked = _description(config)
@@ -155,13 +155,13 @@ def _begin(config: Config, named: str | None) -> None:
     is_there = not flags.lottery_force_reprune and _is_begun(model_dir, asked, anywhere=named is None)
     if is_there and (masks is None or _has_masks(model_dir, network, masks)):
         log.info("%s is this training already: going on with it.", model_dir)
-        hosts.wait_for_all()  # until no process reads the file that says where to begin
+        hosts.wait_for_all()  # until every process has read the file that names the start
     else:
         start = present or _reset(config, network)
         start = dataclasses.replace(start, masks=masks or start.masks)
         _write_start(config, network, source.class_names, start, asked)
     if hosts.is_first():
-        if named:  # used only once: TensorFlow would now write into this file how far the training is
+        if named:  # used only once: TensorFlow would now overwrite this file with its own progress
             storage.remove(storage.join(model_dir, tf1.STATE))
         if masks and flags.lottery_results_dir:
             storage.make_dir(flags.lottery_results_dir)
@@ -172,10 +172,10 @@ def _begin(config: Config, named: str | None) -> None:
 def _write_start(
     config: Config, network: Network, class_names: list[str] | None, start: _Origin, description: Mapping[str, Any]
 ) -> None:
-    """Sets aside what is in `model_dir`, and writes the checkpoint that the training described begins with."""
+    """Sets the run in `model_dir` aside, and writes the checkpoint from which the described run starts."""
     model_dir = config.run.model_dir
     arrays = start_with(start.arrays, start.masks, maskable(network), step=start.step, rewind_optimizer="restore")
-    hosts.wait_for_all()  # until no process reads what is set aside below
+    hosts.wait_for_all()  # until no process reads the files that are set aside below
     if hosts.is_first():
         set_aside(model_dir, also=(_DESCRIPTION, DENSITY))
         _forget_names(config.lottery.lottery_results_dir, model_dir)
@@ -189,7 +189,7 @@ def _write_start(
 
 
 def _prune(config: Config, network: Network) -> Masks:
-    """The masks that the flags ask for."""
+    """The masks that result from pruning as the flags ask."""
     flags = config.lottery
     pruned = _open(flags.lottery_prune_at, network, config)
     kernels = kernels_of(pruned.arrays["params"], maskable(network))
@@ -199,7 +199,7 @@ def _prune(config: Config, network: Network) -> Masks:
 
 
 def _reset(config: Config, network: Network) -> _Origin:
-    """The arrays, masks and step that the flags say to train from."""
+    """The arrays, masks and step from which the flags tell us to train."""
     flags = config.lottery
     start = _open(flags.lottery_reset_to, network, config)
     if flags.lottery_reset_global_step_to:
@@ -208,7 +208,7 @@ def _reset(config: Config, network: Network) -> _Origin:
 
 
 def _description(config: Config) -> dict[str, Any]:
-    """What defines the training that the flags ask for. Raises UserError for a checkpoint that would be set aside."""
+    """The settings that define the run the flags ask for. Raises UserError for a checkpoint that would be set aside."""
     flags = config.lottery
     own = storage.absolute(folders.folder_of(config.run.model_dir)) + "/"
     description: dict[str, Any] = {
@@ -227,14 +227,14 @@ def _description(config: Config) -> dict[str, Any]:
 
 
 def _is_begun(model_dir: str, asked: Mapping[str, Any], *, anywhere: bool) -> bool:
-    """Whether the training in `model_dir` was begun as asked; `anywhere`: no matter from which checkpoint.
+    """Whether the run in `model_dir` was begun as asked; with `anywhere`, regardless of the checkpoint it began with.
 
     Logs the differences.
     """
     if not folders.steps_of_run(model_dir):
         return False
     found: dict[str, Any] = {}
-    with contextlib.suppress(FileNotFoundError, ValueError):  # of a training without the flags, or damaged
+    with contextlib.suppress(FileNotFoundError, ValueError):  # a run without the flags, or a damaged file
         found = checked_json.loads(storage.read_text(storage.join(model_dir, _DESCRIPTION)))
     names = [name for name in asked if not (anywhere and name == "begun_at")]
     changed = [f"{name} {found.get(name)} -> {asked[name]}" for name in names if found.get(name) != asked[name]]
@@ -244,7 +244,7 @@ def _is_begun(model_dir: str, asked: Mapping[str, Any], *, anywhere: bool) -> bo
 
 
 def _open(path: str, network: Network, config: Config) -> _Origin:
-    """What is at `path`, for this network; `reinitialize`: new weights, at step 0."""
+    """Reads the checkpoint at `path` for this network; `reinitialize`: new weights, at step 0."""
     layers = maskable(network)
     if path == REINITIALIZE:
         arrays = fresh_arrays(network, config)
@@ -258,7 +258,7 @@ def _open(path: str, network: Network, config: Config) -> _Origin:
     variables = tf1.read_checkpoint(found)
     restored = tf1.from_tf1(network, variables)
     require_finite(restored, path, "Take an earlier checkpoint.")
-    # copied, because what was read may still be the pages of the file
+    # copied, because the arrays read may be memory-mapped pages of the file
     arrays = fresh_arrays(network, config) | jax.tree.map(np.array, restored)
     if config.optimizer.keeps_average and "ema" not in restored:
         arrays["ema"] = {name: arrays[name] for name in ("params", "batch_stats")}
@@ -271,7 +271,7 @@ def _has_masks(model_dir: str, network: Network, masks: Masks) -> bool:
 
 
 def _forget_names(results_dir: str, model_dir: str) -> None:
-    """Deletes the names of checkpoints that were in `model_dir`: they would now refer to those of the new training."""
+    """Deletes the names of checkpoints that were in `model_dir`: they would now refer to those of the new run."""
     own = storage.absolute(folders.folder_of(model_dir)) + "/"
     for name in storage.list_dir(results_dir) if results_dir else []:
         path = storage.join(results_dir, name)

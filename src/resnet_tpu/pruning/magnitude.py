@@ -1,7 +1,7 @@
-"""Methods that score single weights and remove those below a threshold.
+"""Methods that score individual weights and remove those below a threshold.
 
-The threshold is a percentile, interpolated between neighbouring scores, and a weight that equals it stays: of n
-distinct scores, percentile q removes ceil(q / 100 * (n - 1)).
+The threshold is a percentile, interpolated between neighbouring scores. A weight that equals it stays: of n distinct
+scores, percentile q removes ceil(q / 100 * (n - 1)).
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -19,9 +19,9 @@ def absolute(kernel: np.ndarray) -> np.ndarray:
 
 
 def standardised(kernel: np.ndarray) -> np.ndarray:
-    """The distance of |w| from its mean in standard deviations, both over the outputs of each tap and input channel.
+    """The distance of |w| from its mean, in standard deviations; both are over the outputs of a tap and input channel.
 
-    For a matrix, over all of it. Where |w| is constant the result is NaN, as in the original.
+    For a matrix they are over all of it. Where |w| is constant the result is NaN, as in the original.
     """
     values = np.abs(kernel)
     axis = -1 if kernel.ndim == 4 else None
@@ -30,14 +30,14 @@ def standardised(kernel: np.ndarray) -> np.ndarray:
 
 
 def remove_of_kept(kernels: LayerKernels, masks: Masks, percent: float, score: Score, parts: Collection[str]) -> Masks:
-    """Removes `percent` of the weights that are left in the layers whose names contain one of `parts`."""
+    """Removes `percent` of the remaining weights of the layers whose names contain one of `parts`."""
     scores = {name: score(kernels[name]) for name in _named(kernels, parts)}
     threshold = _percentile((scores[name][masks[name]] for name in scores), percent)
     return _cut(masks, scores, threshold)
 
 
 def remove_of_all(kernels: LayerKernels, masks: Masks, percent: float, score: Score, parts: Collection[str]) -> Masks:
-    """Brings the layers whose names contain one of `parts` to a sparsity of `percent` together.
+    """Prunes the layers whose names contain one of `parts`, taken together, to a sparsity of `percent`.
 
     Masked weights count as 0.
     """
@@ -47,7 +47,7 @@ def remove_of_all(kernels: LayerKernels, masks: Masks, percent: float, score: Sc
 
 
 def keep_of_each(kernels: LayerKernels, masks: Masks, fractions: Mapping[str, float]) -> Masks:
-    """Keeps the given fraction of each layer, of the largest weights."""
+    """Keeps the given fraction of each layer: its largest weights."""
     scores = {name: absolute(kernels[name]) * mask for name, mask in masks.items()}
     return {
         name: mask & (scores[name] >= _percentile([scores[name]], (1 - fractions[name]) * 100))
@@ -61,10 +61,10 @@ def _named(kernels: LayerKernels, parts: Collection[str]) -> list[str]:
 
 def _percentile(arrays: Iterable[np.ndarray], percent: float) -> np.floating:
     scores = np.concatenate([array.ravel() for array in arrays])
-    # NaN when one of them is. float64, as NumPy would count the weights in the type of the scores, float32
+    # NaN if a score is NaN. float64, because NumPy would count the weights in the type of the scores, float32
     return np.percentile(scores, np.float64(percent))
 
 
 def _cut(masks: Masks, scores: Mapping[str, np.ndarray], threshold: np.floating) -> Masks:
-    """`masks` without what scores below the threshold; layers without scores stay as they are."""
+    """`masks` without the weights that score below the threshold; layers without scores are unchanged."""
     return masks | {name: masks[name] & ~(values < threshold) for name, values in scores.items()}

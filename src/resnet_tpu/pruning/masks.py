@@ -1,7 +1,7 @@
-"""Masks: which weights of a network are kept, by the layer names of the original's pruning fork.
+"""Masks: the weights of a network that are kept, by the layer names of the original's pruning fork.
 
 A network's maskable weights are the kernels of its convolutions (`conv_J`, projections `proj_J_P`) and of the
-classifier (`dense`), in the order in which the layers are made. A mask is bool, True for what is kept.
+classifier (`dense`), in the order in which the layers are made. A mask is bool, True for a kept weight.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,11 +16,11 @@ Masks = dict[str, np.ndarray]
 
 
 def all_kept(kernels: LayerKernels) -> Masks:
-    """The masks of a network that was never pruned."""
+    """Masks that keep every weight, as for a network that was never pruned."""
     return {name: np.ones(kernel.shape, bool) for name, kernel in kernels.items()}
 
 
 def density(masks: Iterable[np.ndarray]) -> float:
-    """The fraction of weights that is kept, of all together."""
+    """The fraction of all weights together that is kept."""
     masks = list(masks)
     return sum(int(mask.sum()) for mask in masks) / sum(mask.size for mask in masks)

@@ -20,14 +20,14 @@ from resnet_tpu.pruning.magnitude import (
 from resnet_tpu.pruning.masks import LayerKernels, Masks
 
 Method = Callable[[LayerKernels, Masks], Masks]
-"""(kernels, current masks) -> masks that restore no removed weight. Pure: the arguments are not modified."""
+"""(kernels, current masks) -> new masks, which restore no removed weight. Pure: the arguments are not modified."""
 
 _AMC = ("first", "second", "third", "fourth")
 _PERCENT = r"(?P<percent>\d+(?:\.\d*)?)"
 _CONVOLUTIONS, _DENSE = "conv", "fc"
 
 MOST_ROUNDS = 9
-"""How often a table of filters can be applied in one name, such as `prune_resnet56_A_9`."""
+"""The most rounds for which a table of filters can be applied by one name, such as `prune_resnet56_A_9`."""
 
 _OF_TABLE = re.compile(rf"prune_(?P<table>\w+?)(?:_(?P<rounds>[1-{MOST_ROUNDS}]))?")
 
@@ -45,13 +45,13 @@ HELP = {
     "prune_resnet34_A": "remove whole filters by the paper's table A (or B) for ResNet-34; also resnet56 and "
     "resnet110; a suffix _2 ... _9 means that many rounds at once",
 }
-"""What the names mean; P is a percentage such as 20 or 51.2."""
+"""The meaning of each name; P is a percentage such as 20 or 51.2."""
 
 
 def find_method(name: str, *, seed: int = 0) -> Method:
     """The method called `name`, which is one of `HELP`. Raises UserError for any other, naming the nearest.
 
-    seed: of those that draw.
+    seed: used by the methods that draw random numbers.
     """
     if found := re.fullmatch(rf"(?P<z>z?)prune_global_{_PERCENT}(?P<dense>(_fc|_nofc)*)", name):
         parts = (_CONVOLUTIONS, _DENSE) if "_fc" in found["dense"] else (_CONVOLUTIONS,)
@@ -82,7 +82,7 @@ def find_method(name: str, *, seed: int = 0) -> Method:
 
 
 def family_of(name: str) -> str:
-    """The name of a method without what says how far it prunes: prune_all_to_global of prune_all_to_global_20."""
+    """The name of a method without its number, such as prune_all_to_global for prune_all_to_global_20."""
     return re.sub(rf"_({_PERCENT}|{'|'.join(_AMC)})(?=(_fc|_nofc)*$)", "", name)
 
 
@@ -107,7 +107,7 @@ def _random(masks: Masks, percent: float, seed: int) -> Masks:
 def _keep_drawn(mask: np.ndarray, percent: float, seed: int, layer: int) -> np.ndarray:
     """`mask` with exactly `percent` of its positions, rounded, kept; fewer if fewer were left before.
 
-    Their order is drawn by `seed` and `layer`: what a higher percentage removes, a lower one removes too.
+    `seed` and `layer` determine a random order: a position that a higher percentage removes, a lower one removes too.
     """
     order = np.random.default_rng([seed, layer + 1] if seed else layer).permutation(mask.size)
     live = order[mask.ravel()[order]]

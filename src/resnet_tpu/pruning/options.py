@@ -1,4 +1,4 @@
-"""What can be asked of an experiment: the options of `resnet-tpu prune`."""
+"""The options of an experiment, and so of `resnet-tpu prune`."""
 
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -16,8 +16,8 @@ COMPUTING = {
     for name, found in OPTIONS.items()
     if name in ("precision", "kernels") or (found.group == "run" and name not in ("model_dir", "mode"))
 }
-"""Options that say where the images are and how a training is computed, not what is trained: a re-training may use
-other values than the training did."""
+"""Options for where the images are and how training is computed, not what is trained: re-training may use other values
+than the first training did."""
 
 
 @dataclass(frozen=True)

@@ -14,17 +14,17 @@ from resnet_tpu.pruning.sizes import LayerSize, size_of
 from resnet_tpu.reports.metrics import evaluation_at
 
 UNPRUNED = "none"
-"""Stands for the method, the re-training and the level of a network that was not pruned."""
+"""Stands for the method, re-training and level of a network that was not pruned."""
 
 PHASES = "phases.csv"
-"""File in the `output_dir` of an experiment that has a row for each outcome."""
+"""File in the `output_dir` of an experiment with a row for each outcome."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """A phase that is done: its density, from 0 to 1, and top-1 accuracy on the validation images at its last step.
+    """A finished phase: its density, from 0 to 1, and top-1 accuracy on the validation images at its last step.
 
-    `parameters` and `multiply_adds` (of one image) are those left, see `sizes.Size`. `checkpoint_bytes` is the
+    `parameters` and `multiply_adds` (of one image) are those that remain, see `sizes.Size`. `checkpoint_bytes` is the
     stored size of the arrays of its last checkpoint: weights and momentum, statistics, averages if any, masks.
     """
 
@@ -43,7 +43,7 @@ class Outcome:
 
 
 def read_outcome(model_dir: str, seed: int, retrain: str, level: str, method: str) -> Outcome:
-    """The outcome of a phase that is done in `model_dir`."""
+    """The outcome of the finished phase in `model_dir`."""
     path = orbax.find(model_dir)
     step, size = orbax.step_of(path), size_of(config_of(orbax.read_meta(path)), orbax.load_masks(path))
     accuracy = evaluation_at(model_dir, step).get("top_1_accuracy")
@@ -57,10 +57,10 @@ def read_outcome(model_dir: str, seed: int, retrain: str, level: str, method: st
 
 
 def read_outcomes(output_dirs: Sequence[str]) -> list[Outcome]:
-    """The outcomes of several experiments; a training that several of them have counts once.
+    """The outcomes of several experiments; a run that several of them share counts once.
 
-    Each is read again from its checkpoint, below `output_dir`, which may have been copied, or where PHASES says it is.
-    Raises UserError where there is no such file or folder.
+    Each outcome is read from its checkpoint: below `output_dir`, which may be a copy, or else at the path in PHASES.
+    Raises UserError if there is no such file or folder.
     """
     found: dict[str, Outcome] = {}
     for output_dir in output_dirs:
@@ -79,7 +79,7 @@ def read_outcomes(output_dirs: Sequence[str]) -> list[Outcome]:
 
 
 def earlier_phases(output_dir: str, outcomes: Sequence[Outcome]) -> list[str]:
-    """The model_dirs that PHASES of `output_dir` names beside those of `outcomes`; none where it cannot be read."""
+    """The model_dirs in PHASES of `output_dir` other than those of `outcomes`; none if it cannot be read."""
     own = {storage.absolute(outcome.model_dir) for outcome in outcomes}
     try:
         rows = _read_rows(storage.join(output_dir, PHASES))
@@ -89,7 +89,7 @@ def earlier_phases(output_dir: str, outcomes: Sequence[Outcome]) -> list[str]:
 
 
 def _find(model_dir: str, output_dir: str) -> str:
-    """The present path of a training that PHASES of `output_dir` names."""
+    """The current path of a run that is listed in PHASES of `output_dir`."""
     _, seed, below = model_dir.rpartition("/seed_")
     copied = storage.join(output_dir, f"seed_{below}") if seed else model_dir
     for path in (copied, model_dir):

@@ -1,7 +1,8 @@
 """The results of the rewinding paper, arXiv:2003.02389, from the data that its authors published.
 
-By its protocol: for each density the re-training time with the best median on validation images, and of those runs the
-median, lowest and highest accuracy on test images. Unpruned networks have the mean of all trainings as `median`.
+As in its protocol, the re-training time for each density is the one with the best median on validation images; the
+accuracies are the median, lowest and highest of its runs on test images. For unpruned networks, `median` is the mean of
+all runs.
 """
 
 import csv
@@ -11,12 +12,12 @@ from importlib import resources
 from resnet_tpu.options.config import OPTIONS, VARIANT, Config
 
 _PLAIN = (*VARIANT, "se_ratio", "resnet_width", "inner_channels")
-"""Options of the network that are at their defaults in all of the paper."""
+"""Options of the network that have their default values throughout the paper."""
 
 
 @dataclass(frozen=True)
 class Point:
-    """Top-1 accuracies, from 0 to 1, of networks of one density, from 0 to 1."""
+    """Top-1 accuracies, from 0 to 1, of networks of a density, from 0 to 1."""
 
     density: float
     median: float
@@ -37,7 +38,7 @@ def paper_network(config: Config) -> str | None:
 
 
 def paper_curve(network: str, pruning: str, retrain: str) -> list[Point]:
-    """The paper's points from the densest on; none when it has no such runs.
+    """The paper's points from the densest on; empty if it has no such runs.
 
     network: resnet20, resnet34, resnet50, resnet56, resnet110. pruning: one_shot, iterative, structured_a,
     structured_b. retrain: a name of `retrain.RETRAININGS`. The unpruned network: `outcome.UNPRUNED` for both.

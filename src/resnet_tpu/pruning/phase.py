@@ -1,4 +1,4 @@
-"""One phase of an experiment: a `model_dir` that begins with the checkpoint of a pruned network and trains it again."""
+"""A phase of an experiment: a `model_dir` that starts from the checkpoint of a pruned network, and is trained again."""
 
 import contextlib
 import json
@@ -36,16 +36,16 @@ log = logging.getLogger(__name__)
 
 _DESCRIPTION = "pruning.json"
 _LOW = 1e-4
-"""The share of an earlier learning rate below which the last one is too low to train with; the step schedule for
+"""If the last learning rate is below this share of an earlier one, it is too low to train with. The step schedule for
 ImageNet ends at 1e-3."""
 
 _FRESH = 1_000_003
-"""Added to a training's seed to draw the weights of `reinit`: different ones, but the same each time."""
+"""Added to the seed of the run to draw the weights of `reinit`: different ones, but the same each time."""
 
 
 @dataclass(frozen=True)
 class Unpruned:
-    """A training that was not pruned: its options, its last step, and the step that re-training goes back to."""
+    """A run that was not pruned: its options, its last step, and the step that re-training goes back to."""
 
     model_dir: str
     config: Config
@@ -53,17 +53,17 @@ class Unpruned:
     rewind_step: int
 
     def at(self, step: int) -> str:
-        """The path of its checkpoint of `step`."""
+        """The path of the checkpoint of `step`."""
         return storage.join(folders.folder_of(self.model_dir), str(step))
 
     def last_loss(self) -> float | None:
-        """The loss of its last step, which identifies the training in any folder; None if its metrics lack it."""
+        """The loss of the last step, which identifies the run in any folder; None if its metrics lack it."""
         losses = {row["step"]: row.get("loss") for row in read_metrics(self.model_dir, "train")}
         return losses.get(self.last_step - 1)
 
 
 def read_description(model_dir: str) -> dict[str, Any]:
-    """What `Phase.begin` wrote in `model_dir`; empty if there is nothing, or the file is damaged."""
+    """The description that `Phase.begin` wrote in `model_dir`; empty if it is missing or damaged."""
     with contextlib.suppress(FileNotFoundError, NotADirectoryError, ValueError):
         return checked_json.loads(storage.read_text(storage.join(model_dir, _DESCRIPTION)))
     return {}
@@ -71,7 +71,7 @@ def read_description(model_dir: str) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Phase:
-    """What is pruned, how, and how it is trained again."""
+    """Which network is pruned, by which method, and how it is trained again."""
 
     model_dir: str
     previous: str  # the model_dir whose last checkpoint is pruned
@@ -82,11 +82,11 @@ class Phase:
 
     @property
     def level(self) -> str:
-        """The name of the level, which is that of its folder."""
+        """The name of the level, and of its folder."""
         return self.model_dir.rsplit("/", 1)[-1]
 
     def config(self) -> Config:
-        """The options of the re-training: the unpruned training's, with another last step and rate where needed."""
+        """The options of re-training: those of the unpruned run, with another last step and rate if needed."""
         unpruned, retraining = self.unpruned, RETRAININGS[self.retrain]
         last_step = unpruned.last_step
         if retraining.step == "last":
@@ -104,17 +104,17 @@ class Phase:
         )
 
     def check_begun(self) -> None:
-        """Raises UserError when it was begun with other options, or from another training."""
+        """Raises UserError when this phase was begun with other options, or from another run."""
         begun = read_description(self.model_dir)
         asked = {name: value for name, value in self._description().items() if value is not None}
-        # what is not known of it, such as the loss, cannot differ
+        # an entry that is unknown, such as the loss, cannot differ
         if other := {name: value for name, value in asked.items() if begun.get(name) not in (None, value)}:
             got = "one begun with " + ", ".join(f"{name} {begun[name]}" for name in other)
             expected = ", ".join(f"{name} {value}" for name, value in other.items())
             raise UserError(f"Phase {self.model_dir}", got, expected, "Give another output_dir.")
 
     def is_done(self) -> bool:
-        """Whether it is complete, including its curves."""
+        """Whether this phase is complete, including its curves."""
         return is_done(self.model_dir, int(self.config().train.train_steps))
 
     def begin(self) -> None:
@@ -124,7 +124,7 @@ class Phase:
             return
         if hosts.is_first():
             self._warn_of_low_rate()
-        arrays, meta = self._start()  # before anything is written, as this may be refused
+        arrays, meta = self._start()  # before anything is written, because it may raise UserError
         if hosts.is_first():
             storage.make_dir(self.model_dir)
             text = json.dumps(self._description(), indent=2)
@@ -135,7 +135,7 @@ class Phase:
             checkpoints.save(int(arrays["step"]), arrays, meta)
 
     def _warn_of_low_rate(self) -> None:
-        """Says so where the last learning rate, as at the foot of a cosine, is too low to train with."""
+        """Logs a warning if the last learning rate is too low to train with, as at the end of a cosine schedule."""
         schedule, step = make_schedule(self.unpruned.config), self.unpruned.rewind_step
         before, last = float(schedule(jnp.int32(step))), float(schedule(jnp.int32(self.unpruned.last_step - 1)))
         if RETRAININGS[self.retrain].low_rate and last < _LOW * before:
@@ -156,7 +156,7 @@ class Phase:
         }
 
     def _start(self) -> tuple[Arrays, dict[str, Any]]:
-        """The arrays and the description of the checkpoint that the re-training starts from."""
+        """The arrays and the description of the checkpoint that re-training starts from."""
         unpruned, retraining = self.unpruned, RETRAININGS[self.retrain]
         pruned = orbax.load_all(orbax.find(self.previous))
         require_finite(pruned.arrays, f"step {pruned.step} in {self.previous}", "Prune an earlier checkpoint.")
@@ -177,7 +177,7 @@ class Phase:
         return arrays, make_meta(self.config(), pruned.meta["class_names"], self._position(step, pruned))
 
     def _position(self, step: int, pruned: orbax.Checkpoint) -> int:
-        """The images consumed before `step`: of a checkpoint what it says, as the batch size may have changed since."""
+        """The images consumed before `step`; from a checkpoint if possible, as the batch size may have changed."""
         if step == pruned.step:
             return pruned.meta["position"]
         if step in folders.steps_of_run(self.unpruned.model_dir):
@@ -185,11 +185,11 @@ class Phase:
         return step * self.unpruned.config.train.train_batch_size
 
     def _check_removes(self, prune: Method, kernels: LayerKernels, before: Masks, after: Masks) -> None:
-        """Raises UserError where a network that was pruned before loses no weight, and a whole one would."""
+        """Raises UserError if a network that was pruned before loses no weight, but an unpruned one would."""
         if self.previous != self.unpruned.model_dir or not are_equal(before, after):
             return
         whole, rng = all_kept(kernels), np.random.default_rng(0)
-        # not its own weights: those that were pruned are 0, and a method may leave what equals its threshold
+        # not its own weights: pruned ones are 0, and a method may keep weights equal to its threshold
         weights = {name: rng.standard_normal(kernel.shape) for name, kernel in kernels.items()}
         if not are_equal(before, whole) and not are_equal(prune(weights, whole), whole):
             kept = f"the {100 * density(before.values()):.3g} % that {self.previous} keeps already"
@@ -198,12 +198,12 @@ class Phase:
 
 
 def config_at(model_dir: str) -> Config:
-    """The resolved options of the training in `model_dir`."""
+    """The resolved options of the run in `model_dir`."""
     return config_of(orbax.read_meta(orbax.find(model_dir)))
 
 
 def masks_of(arrays: Arrays, layers: dict[str, Path]) -> Masks:
-    """The masks in the arrays of a checkpoint; of one that has none, masks that keep everything."""
+    """The masks in the arrays of a checkpoint; masks that keep everything if it has none."""
     if "masks" not in arrays:
         return all_kept(kernels_of(arrays["params"], layers))
     return {name: np.asarray(node_at(arrays["masks"], path)) for name, path in layers.items()}
@@ -215,12 +215,12 @@ def are_equal(one: Masks, other: Masks) -> bool:
 
 
 def is_done(model_dir: str, last_step: int) -> bool:
-    """Whether `last_step` is saved, evaluated and drawn in `model_dir`."""
+    """Whether `model_dir` has the checkpoint and the evaluation of `last_step`, and the curves."""
     saved = last_step in folders.steps_of_run(model_dir)
     return saved and bool(evaluation_at(model_dir, last_step)) and storage.exists(curves_path(model_dir))
 
 
 def fresh_arrays(network: Network, config: Config) -> Arrays:
-    """The arrays of a training before its first step, with other initial weights than its own."""
+    """The arrays of a run before its first step, but with other initial weights than its own."""
     state = create_state(network, config.optimizer, config.train.seed + _FRESH)
     return jax.tree.map(np.asarray, state.to_arrays())

@@ -1,4 +1,4 @@
-"""Accuracy against density, beside the curve of the paper; and what is left of each layer."""
+"""Draws accuracy against density, beside the curve of the paper; and the density of each layer."""
 
 from collections.abc import Mapping, Sequence
 
@@ -15,9 +15,9 @@ from resnet_tpu.reports.style import COLOURS, GREY, MARKERS, STYLE, add_title
 
 @mpl.rc_context(STYLE)
 def draw_curve(rows: Sequence[Row], *, network: str | None, pruning: str) -> Figure:
-    """Top-1 accuracy by density, less that of the unpruned network, in points; the seeds' range as a band.
+    """Top-1 accuracy by density, minus that of the unpruned network, in points; the range of the seeds is a band.
 
-    With a `network` of the paper its curves for the same re-training are dashed.
+    network: of the paper; its curves for the same re-training are dashed. None: no such curves.
     """
     figure = Figure(figsize=(9, 5.2), layout="constrained")
     axes = figure.subplots()
@@ -36,7 +36,7 @@ def draw_curve(rows: Sequence[Row], *, network: str | None, pruning: str) -> Fig
         if network:
             _draw_paper(axes, network, pruning, retrain, colour, marker)
     axes.set(xscale="log", xlabel="weights kept (log scale)", ylabel="top-1 accuracy minus unpruned, points")
-    ticks = sorted({float(f"{row.density:.3g}") for row in rows}, reverse=True)  # the same of all re-trainings
+    ticks = sorted({float(f"{row.density:.3g}") for row in rows}, reverse=True)  # the same for all re-trainings
     axes.xaxis.set_major_locator(FixedLocator(ticks[:: max(1, len(ticks) // 10)]))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(lambda fraction, _: f"{100 * fraction:.3g}%")
@@ -49,15 +49,15 @@ def draw_curve(rows: Sequence[Row], *, network: str | None, pruning: str) -> Fig
 
 @mpl.rc_context(STYLE)
 def draw_layers(densities: Mapping[str, Sequence[Sequence[float]]], layers: Sequence[str]) -> Figure:
-    """The density of each layer, a line for each level, the sparsest the darkest; a panel for each re-training.
+    """The density of each layer: a panel for each re-training, a line for each level, the sparsest the darkest.
 
-    A layer that has nothing left is a cross at the bottom.
+    A layer without remaining weights is a cross at the bottom.
     """
     figure = Figure(figsize=(9, 1 + 2.6 * len(densities)), layout="constrained")
     panels = figure.subplots(len(densities), sharex=True, sharey=True, squeeze=False)[:, 0]
     for axes, (retrain, levels) in zip(panels, densities.items(), strict=True):
         for number, line in enumerate(levels, 1):
-            shade = mpl.colormaps["viridis_r"](0.4 + 0.6 * number / len(levels))  # paler ones are lost on white
+            shade = mpl.colormaps["viridis_r"](0.4 + 0.6 * number / len(levels))  # paler ones are hard to see on white
             label = f"level {number}" if number in (1, len(levels)) else None
             axes.plot(range(len(layers)), line, "o-", markersize=3, linewidth=1.2, color=shade, label=label)
             if empty := [i for i, density in enumerate(line) if density == 0]:

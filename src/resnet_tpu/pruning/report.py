@@ -1,4 +1,4 @@
-"""What an experiment reached: a table, CSV files, and pictures of accuracy and of what is left of each layer."""
+"""Reports an experiment: a table, CSV files, and pictures of the accuracies and of the density of each layer."""
 
 import logging
 import re
@@ -22,7 +22,7 @@ from resnet_tpu.reports.csv_text import to_csv
 
 log = logging.getLogger(__name__)
 
-_MOST_NAMED = 5  # trainings, in a message
+_MOST_NAMED = 5  # runs, in a message
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Row:
     """The outcomes of all seeds at one level of one re-training; accuracies from 0 to 1.
 
     Density, parameters, multiply-adds and bytes are means. unpruned: the median accuracy of the unpruned networks of
-    the same seeds, which may be fewer than all.
+    the row's seeds, which may not be all.
     """
 
     retrain: str
@@ -47,7 +47,7 @@ class Row:
 
 
 def summarise(outcomes: Iterable[Outcome]) -> list[Row]:
-    """A row for each level of each re-training, these in the order of the outcomes, the densest level first."""
+    """A row for each level of each re-training: re-trainings in the order of the outcomes, the densest level first."""
     groups = _groups(outcomes)
     unpruned = {outcome.seed: outcome.top_1_accuracy for group in groups for outcome in group if _is_unpruned(outcome)}
     rows = [_row(group, [unpruned[outcome.seed] for outcome in group]) for group in groups]
@@ -59,11 +59,11 @@ def _groups(outcomes: Iterable[Outcome]) -> list[list[Outcome]]:
     """The outcomes of all seeds at each level of each re-training; a seed's unpruned network counts once."""
     groups: dict[tuple[str, str, str], list[Outcome]] = {}
     for outcome in outcomes:
-        # levels that each remove a share of what is left may have one method; elsewhere, the folder may have any name
+        # iterative levels may all have the same method name; other levels may have any folder name
         level = outcome.level if outcome.level.startswith(NUMBERED) else ""
         group = groups.setdefault((outcome.retrain, outcome.method, level), [])
         is_again = _is_unpruned(outcome) and any(other.seed == outcome.seed for other in group)
-        if not is_again:  # each part of an experiment trains it
+        if not is_again:  # each part of an experiment may train it
             group.append(outcome)
     return list(groups.values())
 
@@ -101,7 +101,7 @@ def layer_rows(outcomes: Iterable[Outcome]) -> list[tuple[Any, ...]]:
 
 
 def layer_densities(outcomes: Iterable[Outcome]) -> dict[str, list[list[float]]]:
-    """By re-training: for each level the density of each layer, the mean of the seeds, the densest level first."""
+    """By re-training: the density of each layer for each level, averaged over the seeds, the densest level first."""
     found: dict[str, list[list[float]]] = {}
     for group in _groups(outcomes):
         if group[0].retrain != UNPRUNED:
@@ -111,7 +111,7 @@ def layer_densities(outcomes: Iterable[Outcome]) -> dict[str, list[list[float]]]
 
 
 def report_experiment(outcomes: Sequence[Outcome], output_dir: str, network: str = "same") -> None:
-    """Prints the table and writes it with its details and pictures into `output_dir`.
+    """Prints the table, and writes it with details and pictures into `output_dir`.
 
     `results.csv` is the table, `phases.csv` has a row for each outcome and `layers.csv` for each of its layers;
     `curve.png` shows the accuracies, `layers.png` the densities. network: the paper's network whose curves are
@@ -142,9 +142,9 @@ def report_experiment(outcomes: Sequence[Outcome], output_dir: str, network: str
 
 
 def _check_one_curve(outcomes: Sequence[Outcome]) -> str:
-    """Checks that the outcomes form one curve; returns what `paper_curve` calls their way of pruning.
+    """Checks that the outcomes form one curve; returns their kind of pruning, as named by `paper_curve`.
 
-    Raises UserError for several ways, several networks, or several trainings or re-trainings of one seed at a level.
+    Raises UserError for several kinds, several networks, or several runs of one seed at a level.
     """
     pruned = [outcome for outcome in outcomes if outcome.method != UNPRUNED]
     kinds, methods = {_kind_of(outcome) for outcome in pruned}, {family_of(outcome.method) for outcome in pruned}
@@ -172,7 +172,7 @@ def _check_seeds(outcomes: Sequence[Outcome], pruned: Sequence[Outcome]) -> None
         got = f"two unpruned networks of seed {outcome.seed}: {found}"
         if other.step != outcome.step:
             raise UserError("Experiments", got, "one training of each seed", _SAME_BUT_SEEDS)
-        if other.top_1_accuracy != outcome.top_1_accuracy:  # as when other processors trained it again
+        if other.top_1_accuracy != outcome.top_1_accuracy:  # for example, if another processor trained it again
             log.warning("There are %s. Changes are from the first.", got)
     if lacking := sorted({outcome.seed for outcome in pruned} - {*unpruned}):
         do = "Run the same `prune` again to rewrite it."
@@ -186,12 +186,12 @@ def _check_seeds(outcomes: Sequence[Outcome], pruned: Sequence[Outcome]) -> None
 
 
 def _check_rewinding(pruned: Sequence[Outcome]) -> None:
-    """Raises UserError for one re-training that went back to several steps, or with and without its momentum."""
+    """Raises UserError if runs of one re-training went back to different steps, or only some restored the momentum."""
     found: dict[tuple[str, str], tuple[Any, str]] = {}
     for outcome in pruned:
         description = read_description(outcome.model_dir)
         for name in ("rewind_step", "rewind_optimizer"):
-            if (value := description.get(name)) is None:  # of an earlier version
+            if (value := description.get(name)) is None:  # written by an earlier version
                 continue
             other, where = found.setdefault((outcome.retrain, name), (value, outcome.model_dir))
             if other != value:
@@ -225,7 +225,7 @@ def _sizes(rows: Sequence[Row]) -> Table:
 
 
 def _table(title: str, rows: Sequence[Row], columns: Sequence[str], cells: Sequence[Sequence[str]]) -> Table:
-    """A line for each row: its re-training, its density, and its cells."""
+    """A table with a line for each row: its re-training, its density, and its cells."""
     table = Table("re-training", "density", *columns, title=title)
     for column in table.columns:
         column.no_wrap = True

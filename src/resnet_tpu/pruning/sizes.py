@@ -1,4 +1,4 @@
-"""What is left of a pruned network: weights layer by layer, parameters, multiply-adds."""
+"""The size of a pruned network: weights kept in each layer, parameters, multiply-adds."""
 
 import functools
 import math
@@ -15,9 +15,9 @@ from resnet_tpu.pruning.layers import maskable
 
 @dataclass(frozen=True)
 class LayerSize:
-    """A layer that can be pruned, by its name in the pruning fork: its weights, those kept, multiply-adds per image.
+    """A prunable layer, by its name in the pruning fork: its weights, those kept, and multiply-adds per image.
 
-    The multiply-adds are those of the weights kept: the layer's, times its density.
+    The multiply-adds are those of the kept weights: the layer's total times its density.
     """
 
     layer: str
@@ -29,7 +29,7 @@ class LayerSize:
 
 @dataclass(frozen=True)
 class Size:
-    """A network with its masks. Parameters and multiply-adds are those left, with all that is never pruned."""
+    """The size of a masked network. Parameters and multiply-adds include the layers that are never pruned."""
 
     layers: tuple[LayerSize, ...]
     parameters: int
@@ -37,12 +37,12 @@ class Size:
 
     @property
     def density(self) -> float:
-        """The fraction of the weights that is kept, of all layers that can be pruned."""
+        """The fraction of the weights of all prunable layers that is kept."""
         return sum(layer.kept for layer in self.layers) / sum(layer.weights for layer in self.layers)
 
 
 def size_of(config: Config, masks: Arrays | None) -> Size:
-    """The size of the network of a training whose options are resolved, with the masks of its checkpoint if any."""
+    """The size of the network of a run. config: resolved. masks: of its checkpoint, if any."""
     paths, shapes, work = _describe(config.model, config.data.num_label_classes or 0, config.data.image_size)
     layers = []
     for name, path in paths.items():
@@ -58,6 +58,6 @@ def size_of(config: Config, masks: Arrays | None) -> Size:
 def _describe(
     model: ModelConfig, num_classes: int, image_size: int
 ) -> tuple[dict[str, Path], dict[Path, tuple[int, ...]], dict[Path, int]]:
-    """For a network without masks: paths of its layers, shape of each parameter, multiply-adds of each kernel."""
+    """For a network without masks: the paths of its layers, parameters' shapes, and kernels' multiply-adds."""
     network = create_network(model, num_classes=num_classes, image_size=image_size)
     return maskable(network), parameter_shapes(network), multiply_adds(network)

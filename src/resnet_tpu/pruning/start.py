@@ -21,9 +21,8 @@ def start_with(
 ) -> Arrays:
     """The arrays of the checkpoint that re-training starts from: `arrays` masked, at `step`.
 
-    The masks become part of them, and the weights that they mask are exactly 0, as are their momentum and average. The
-    rest of the momentum is that of `arrays`, as in the paper, or 0 with `reset`. Raises UserError for the masks of
-    another network.
+    The result includes the masks; masked weights are exactly 0, as are their momentum and average. The rest of the
+    momentum is that of `arrays`, as in the paper, or 0 with `reset`. Raises UserError for masks of another network.
     """
     nested: Arrays = {}
     for name, path in layers.items():
@@ -40,7 +39,7 @@ def start_with(
     }
     if "ema" in arrays:
         started["ema"] = arrays["ema"] | {"params": apply_masks(arrays["ema"]["params"], nested)}
-    return jax.tree.map(np.asarray, started)  # several processes cannot save what lies on the device of one
+    return jax.tree.map(np.asarray, started)  # several processes cannot save an array on the device of one
 
 
 def _check_fit(params: Arrays, masks: Arrays, name: str = "") -> None:

@@ -1,1 +1,1 @@
-"""What a run measured: metrics, events for TensorBoard, curves and pictures."""
+"""Reports of runs and predictions: metrics, events for TensorBoard, tables, curves and pictures."""

@@ -1,4 +1,4 @@
-"""Columns of equal length for people who work in notebooks: as HTML, as text, as a DataFrame of pandas."""
+"""Shows columns of equal length in notebooks: as HTML, as text, or as a pandas DataFrame."""
 
 import html
 import importlib
@@ -11,14 +11,14 @@ import numpy as np
 from resnet_tpu.errors import UserError
 
 Columns = Mapping[str, Sequence[Any] | np.ndarray]
-"""Values by the name of the column, all columns of the same length."""
+"""Values by column name; all columns have the same length."""
 
 MOST_ROWS = 60
 """If there are more rows, only the first and the last are shown."""
 
 
 def to_dataframe(columns: Columns) -> Any:
-    """A `pandas.DataFrame`. Raises UserError where pandas is not installed."""
+    """A `pandas.DataFrame`. Raises UserError if pandas is not installed."""
     try:
         pandas = importlib.import_module("pandas")
     except ModuleNotFoundError:
@@ -27,7 +27,7 @@ def to_dataframe(columns: Columns) -> Any:
 
 
 def to_html(columns: Columns) -> str:
-    """A table of HTML, for `_repr_html_`."""
+    """An HTML table, for `_repr_html_`."""
     head = "".join(f"<th>{html.escape(name)}</th>" for name in columns)
     rows = [
         "".join(f"<td>{html.escape(cell)}</td>" for cell in row)
@@ -38,7 +38,7 @@ def to_html(columns: Columns) -> str:
 
 
 def to_text(columns: Columns) -> str:
-    """A table of plain text, for `__repr__`."""
+    """A plain-text table, for `__repr__`."""
     rows = [list(columns), *([_text(value) for value in values] for values in _shown(columns))]
     widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
     lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)

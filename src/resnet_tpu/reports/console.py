@@ -1,4 +1,4 @@
-"""Where tables are printed."""
+"""The console on which tables are printed."""
 
 from typing import TYPE_CHECKING
 
@@ -7,7 +7,7 @@ if TYPE_CHECKING:
 
 
 def make_console(wide: int | None = None) -> "Console":
-    """The terminal; a file or a pipe in its place is `wide` columns wide, by default enough that no name is cut."""
+    """A console for stdout: the terminal, or a file or pipe of `wide` columns, by default enough for any name."""
     from resnet_tpu.system.terminal import WIDE, OutputConsole  # rich takes a while to load
 
     return OutputConsole(wide=wide or WIDE)

@@ -7,7 +7,7 @@ from typing import Any
 
 
 def to_csv(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """The text of a CSV file with these names of columns in its first line."""
+    """The text of a CSV file with `header` as its first line."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(header)

@@ -1,4 +1,4 @@
-"""Curves over the steps of training: of one run, and of one metric in several runs."""
+"""Draws curves over the steps of training: of one run, and of one metric in several runs."""
 
 import math
 from collections.abc import Sequence
@@ -13,14 +13,14 @@ from resnet_tpu.errors import UserError
 from resnet_tpu.reports.results import Result, best_results
 from resnet_tpu.reports.style import COLOURS, DASHES, GREY, MARKERS, STYLE, Picture, add_title, count_axis, shorten
 
-_MAX_POINTS = 1500  # of a curve; more are averaged, as they would be less than a pixel apart
+_MAX_POINTS = 1500  # of a curve; more points are averaged, because they would be less than a pixel apart
 
 
 @mpl.rc_context(STYLE)
 def draw_training(rows: Sequence[dict[str, Any]]) -> Picture:
-    """Accuracy, loss and learning rate by step, from the rows of `read_metrics`; what they lack is left out.
+    """Draws accuracy, loss and learning rate by step, as far as they are in the rows of `read_metrics`.
 
-    Raises UserError when they hold none of these.
+    Raises UserError when the rows contain none of these.
     """
     drawers = (_draw_accuracy, _draw_loss, _draw_learning_rate)
     names = (("top_1_accuracy", "top_5_accuracy"), ("loss",), ("learning_rate",))
@@ -33,7 +33,7 @@ def draw_training(rows: Sequence[dict[str, Any]]) -> Picture:
     grid = figure.subplots(len(panels), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
     for axes, drawer in zip(grid, panels, strict=True):
         drawer(axes, rows)
-        if not axes.lines:  # losses that are no numbers
+        if not axes.lines:  # the losses are not finite
             axes.text(0.5, 0.5, "no finite values", color=GREY, ha="center", transform=axes.transAxes)
     count_axis(grid[-1].xaxis)
     grid[-1].set_xlabel("step")
@@ -44,15 +44,15 @@ def draw_training(rows: Sequence[dict[str, Any]]) -> Picture:
 
 @mpl.rc_context(STYLE)
 def draw_results(rows: Sequence[Result], metric: str) -> Picture:
-    """One line per model_dir of `metric` by step, its best value starred and named in the legend."""
+    """Draws `metric` by step, a line per model_dir, with the best value marked by a star and given in the legend."""
     best = best_results(rows, metric)
     model_dirs = list(dict.fromkeys(row.model_dir for row in rows))
     figure = Picture(figsize=(9, 4.6 + 0.22 * len(model_dirs)), layout="constrained")
     axes = figure.subplots()
     for i, model_dir in enumerate(model_dirs):
         own = [row for row in rows if row.model_dir == model_dir]
-        label = shorten(f"./{model_dir}" if model_dir.startswith("_") else model_dir, 70)  # a legend leaves out _names
-        # with another dash to each colour after the last
+        label = shorten(f"./{model_dir}" if model_dir.startswith("_") else model_dir, 70)  # a legend omits _names
+        # when colours repeat, dashes differ
         dash, colour = DASHES[(i + i // len(COLOURS)) % len(DASHES)], COLOURS[i % len(COLOURS)]
         if top := best.get(model_dir):
             axes.plot(top.step, top.value, "*", color=colour, markersize=15, markeredgecolor="white", zorder=3)
@@ -74,12 +74,12 @@ def _value(metric: str, value: float) -> str:
 
 
 def _dots(num_points: int, marker: str = MARKERS[0]) -> dict[str, Any]:
-    """Marks every point while they can be told apart; a lone one would not show otherwise."""
+    """Marks every point if there are few: a single point would not be visible otherwise."""
     return {"marker": marker, "markersize": 4} if num_points <= 60 else {}
 
 
 def _series(rows: Sequence[dict[str, Any]], split: str, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Steps and values, ascending, those that are not numbers left out, averaged to `_MAX_POINTS`."""
+    """Ascending steps and their values, without NaN, averaged to at most `_MAX_POINTS` points."""
     points = sorted((row["step"], row[name]) for row in rows if row["split"] == split and name in row)
     array = np.array([point for point in points if math.isfinite(point[1])], np.float64).reshape(-1, 2)
     block = math.ceil(len(array) / _MAX_POINTS)
@@ -112,7 +112,7 @@ def _draw_accuracy(axes: Axes, rows: Sequence[dict[str, Any]]) -> None:
     curves = (("top_5_accuracy", "top-5", COLOURS[2], ":", "^"), ("top_1_accuracy", "top-1", COLOURS[0], "--", "s"))
     for name, label, colour, dash, marker in curves:
         steps, values = _series(rows, "eval", name)
-        if not len(values) or (name == "top_5_accuracy" and values.min() == 1):  # as with five classes or fewer
+        if not len(values) or (name == "top_5_accuracy" and values.min() == 1):  # as with up to five classes
             continue
         best = values.argmax()
         text = f"validation {label} (best {values[best]:.2%} at step {steps[best]:,.0f})"
@@ -128,7 +128,7 @@ def _draw_loss(axes: Axes, rows: Sequence[dict[str, Any]]) -> None:
     steps, values = _series(rows, "eval", "loss")
     if len(values):
         axes.plot(steps, values, "--", color=COLOURS[0], label="validation", **_dots(len(values), "s"))
-    # The first steps may be far above all the rest.
+    # the losses of the first steps may be far above all others
     tops = [np.percentile(part, percent) for part, percent in ((train, 99), (values, 95)) if len(part)]
     lows = [part.min() for part in (train, values) if len(part)]
     if tops and max(tops) > min(lows):
@@ -146,7 +146,7 @@ def _draw_learning_rate(axes: Axes, rows: Sequence[dict[str, Any]]) -> None:
 
 
 def _add_epochs(axes: Axes, rows: Sequence[dict[str, Any]]) -> None:
-    """A second scale above, where the rows say which epoch a step was in."""
+    """Adds a scale of epochs above, if the rows contain the epoch of each step."""
     known = [row for row in rows if row["split"] == "train" and row["step"] > 0 and row.get("current_epoch", 0) > 0]
     if known:
         rate = known[-1]["current_epoch"] / known[-1]["step"]

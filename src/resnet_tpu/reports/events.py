@@ -1,4 +1,4 @@
-"""TensorBoard's event files: numbers by tag and step, written durably, and read from ours or the original's."""
+"""TensorBoard's event files: writes numbers by tag and step durably, and reads our files and the original's."""
 
 import io
 import itertools
@@ -22,7 +22,7 @@ from resnet_tpu.data.records.tfrecord import OVERHEAD, RecordError, header_lengt
 from resnet_tpu.errors import UserError
 from resnet_tpu.storage import disks
 
-# The classes in these modules are made at run time; type checkers do not see them.
+# the classes in these modules are created at run time, so type checkers do not see them
 _events: Any = event_pb2
 _summaries: Any = summary_pb2
 _types: Any = types_pb2
@@ -30,12 +30,12 @@ _types: Any = types_pb2
 _FILE_NUMBER = itertools.count()
 _DATED = re.compile(r"events\.out\.tfevents\.(\d{10})\.")
 
-# How a TensorProto holds a number: the type of its bytes, and the field for numbers written out one by one.
+# how a TensorProto stores numbers: the type of its raw bytes, and the field for a list of numbers
 _TENSOR_FORMS = {_types.DT_FLOAT: ("<f4", "float_val"), _types.DT_DOUBLE: ("<f8", "double_val")}
 
 
 class Scalar(NamedTuple):
-    """One number in an event file. `time`: unix seconds when it was written."""
+    """A number in an event file. time: of writing, in unix seconds."""
 
     tag: str
     step: int
@@ -44,14 +44,14 @@ class Scalar(NamedTuple):
 
 
 class EventFile:
-    """A new event file in `folder`, made where it does not exist.
+    """A new event file in `folder`, which is created if it does not exist.
 
-    With `purge_step`, readers forget what earlier files in the folder hold for that step and later ones.
+    purge_step: tells readers to drop the numbers of earlier files in the folder from this step on.
     """
 
     def __init__(self, folder: str, *, purge_step: int | None = None) -> None:
-        # EventsWriter rather than SummaryWriter, whose flush leaves what is still in its queue. The suffix keeps a
-        # second file of the same second, process or thread from overwriting the first.
+        # EventsWriter rather than SummaryWriter, whose flush does not write the events in its queue. The suffix keeps
+        # a second file of the same second, process or thread from overwriting the first.
         storage.make_dir(folder)
         if storage.is_remote(folder):
             register_writer_factory(folder.split("://")[0], SimpleNamespace(open=_RemoteFile))
@@ -63,7 +63,7 @@ class EventFile:
                 self._file.write_event(_events.Event(wall_time=time.time(), step=purge_step, session_log=start))
 
     def write(self, rows: Mapping[int, Mapping[str, float]], *, now: float) -> None:
-        """Adds numbers by tag for each step, marked with the unix time `now`; they are on disk on return."""
+        """Adds numbers by tag for each step, with the unix time `now`. They are on disk when this returns."""
         for step, row in rows.items():
             values = [_summaries.Summary.Value(tag=tag, simple_value=value) for tag, value in row.items()]
             summary = _summaries.Summary(value=values)
@@ -78,16 +78,16 @@ class EventFile:
 
 
 def _prefix(folder: str) -> str:
-    """What the name of a new file begins with; EventsWriter adds the time.
+    """The beginning of a new file's name; EventsWriter adds the time.
 
-    Readers sort event files by name: where the clock was set back, it begins with a time later than the newest file's.
+    Readers sort event files by name. If the clock was set back, the name begins with a time after the newest file's.
     """
     newest = max((int(found[1]) for name in storage.list_dir(folder) if (found := _DATED.match(name))), default=0)
     return storage.join(folder, "events" if newest <= time.time() else f"events.out.tfevents.{newest + 1}")
 
 
 class _RemoteFile:
-    """For EventsWriter: an object cannot grow, so each flush writes the whole of it."""
+    """A file for EventsWriter in a bucket, where objects cannot grow: each flush writes the whole object."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -106,9 +106,9 @@ class _RemoteFile:
 def read_events(path: str) -> list[Scalar]:
     """The scalars in an event file, or in all event files that lie directly in a folder, in the order of writing.
 
-    Both forms of scalars are read (simple values, and tensors of one number), and mixes of them. As in TensorBoard, a
-    run that started again at a step replaces what an earlier one had written from that step on. A last record that is
-    cut off, by a run that still writes or was killed, is left out; there may be no events at all.
+    Both forms of scalars are read (simple values, and tensors of one number), also mixed. As in TensorBoard, a run that
+    restarted at a step replaces the earlier numbers from that step on. A truncated last record, of a run that is still
+    writing or was killed, is skipped; the result may be empty.
     Raises UserError when there is no such path, and for other damage, naming the file and the offset.
     """
     if not storage.exists(path):
@@ -116,7 +116,7 @@ def read_events(path: str) -> list[Scalar]:
     paths = _event_files(path) if storage.is_dir(path) else [path]
     scalars = [found for path in paths for event in _read_file(path) for found in _scalars(event)]
     kept: list[Scalar] = []
-    first_dropped = math.inf  # set by the starts that come after, hence read from the end
+    first_dropped = math.inf  # set by later restarts, hence read from the end
     for found in reversed(scalars):
         if isinstance(found, int):
             first_dropped = min(first_dropped, found)
@@ -126,7 +126,7 @@ def read_events(path: str) -> list[Scalar]:
 
 
 def _scalars(event: Any) -> Iterator[Scalar | int]:
-    """The scalars in an event; before them, where a run starts with it, the step from which others are replaced."""
+    """The scalars in an event; if a run starts with it, first the step from which it replaces earlier scalars."""
     if event.session_log.status == _events.SessionLog.START:
         yield event.step
     for value in event.summary.value:
@@ -156,7 +156,7 @@ def _damaged(path: str, offset: int, got: str, expected: str) -> UserError:
 
 
 def _is_cut_off(path: str, offset: int) -> bool:
-    """Whether the record that begins at `offset` is sound as far as it goes, and the file ends before it does."""
+    """Whether the file ends within the record that begins at `offset`, and this is undamaged up to there."""
     with storage.open_read(path) as file:
         file.seek(offset)
         rest = file.read()
@@ -180,6 +180,6 @@ def _tensor_number(tensor: Any) -> float | None:
         return None
     form, field = _TENSOR_FORMS[tensor.dtype]
     size = np.dtype(form).itemsize
-    if content := tensor.tensor_content[:size]:  # of one number: only its bytes are looked at
+    if content := tensor.tensor_content[:size]:  # the bytes of one number; more are not read
         return float(np.frombuffer(content.ljust(size, b"\0"), form)[0])
-    return next(iter(getattr(tensor, field)), 0.0)  # a zero is left out of the message
+    return next(iter(getattr(tensor, field)), 0.0)  # the message omits a zero

@@ -1,4 +1,4 @@
-"""Checks that results are finite, made where they reach the host."""
+"""Checks that results are finite, once they are on the host."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +11,7 @@ from resnet_tpu.errors import NonFiniteError
 def check_finite(what: str, values: Any, advise: Callable[[], str]) -> None:
     """Raises NonFiniteError unless all of `values`, an array on the host or a number, are finite.
 
-    what: what they are, by step and batch. advise: says what to do; called only then.
+    what: names the values, with step and batch. advise: returns what to do; called only if the check fails.
     """
     array = np.asarray(values)
     if not (finite := np.isfinite(array)).all():

@@ -1,4 +1,4 @@
-"""What a run measured, by step, as columns."""
+"""The measurements of a run by step, as columns."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -41,15 +41,15 @@ class History:
         if name not in self.columns:
             known = ", ".join(self.columns)
             raise UserError("Column", name, f"one of {known}", f"Name one.{nearest(name, self.columns)}")
-        kinds = {"split": np.str_, "step": np.int64}  # NumPy's own choice depends on which rows there are
+        kinds = {"split": np.str_, "step": np.int64}  # otherwise the dtype would depend on the rows
         return np.array([row.get(name, math.nan) for row in self._rows], kinds.get(name, np.float64))
 
     def to_dataframe(self) -> Any:
-        """A `pandas.DataFrame` of the columns. Raises UserError where pandas is not installed."""
+        """A `pandas.DataFrame` of the columns. Raises UserError if pandas is not installed."""
         return columns.to_dataframe({name: self[name] for name in self.columns})
 
     def draw(self) -> "Picture":
-        """Accuracy, loss and learning rate by step, a Matplotlib figure. Raises UserError where none was measured."""
+        """A Matplotlib figure of accuracy, loss and learning rate by step. Raises UserError if there are none."""
         from resnet_tpu.reports.curves import draw_training  # matplotlib takes a while to load
 
         return draw_training(self._rows)
@@ -65,9 +65,9 @@ class History:
 
 
 def read_history(model_dir: GivenPath, split: MetricsSplit | None = None) -> History:
-    """What the run in `model_dir` measured: of training ("train"), of its evaluations ("eval"), or both.
+    """The measurements of the run in `model_dir`: of training ("train"), of evaluations ("eval"), or of both (None).
 
-    Raises UserError where there is no such folder or split.
+    Raises UserError when there is no such folder or split.
     """
     if split not in (None, *(known := get_args(MetricsSplit))):
         raise UserError("split", repr(split), f"one of {', '.join(known)}", "Change the value.")

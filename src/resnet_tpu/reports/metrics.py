@@ -1,4 +1,4 @@
-"""What a run measures: means over an evaluation, and the files `metrics.jsonl` and TensorBoard's."""
+"""The metrics of a run: means over an evaluation, and their files, `metrics.jsonl` and TensorBoard's."""
 
 import json
 import math
@@ -12,21 +12,21 @@ from resnet_tpu.reports.events import EventFile
 from resnet_tpu.storage import checked_json
 
 MetricsSplit = Literal["train", "eval"]
-"""Whose numbers: of the training steps, or of the evaluations."""
+"""The numbers of training steps, or of evaluations."""
 
 OTHER_IMAGES = "other_images"
-"""In a row of an evaluation: it measured other images, or other crops of them, than those of the run."""
+"""Marks a row of an evaluation on images, or crops of them, other than those of the run."""
 
 _OTHER: dict[MetricsSplit, str] = {"train": '"split": "eval"', "eval": '"split": "train"'}
-"""What a line of the other split holds."""
+"""Text that every line of the other split contains."""
 
 
 def mean_metrics(sums: Iterable[Mapping[str, Any]], *, l2_loss: float = 0.0) -> dict[str, float]:
     """`loss`, `top_1_accuracy` and `top_5_accuracy` per example, from the sums over each batch of an evaluation.
 
-    sums: `examples`, `cross_entropy`, `top_1`, `top_5`, padding left out. Each example counts once, however they were
+    sums: `examples`, `cross_entropy`, `top_1`, `top_5`, without padding. Each example counts once, however they are
     split into batches. l2_loss: the same for all examples, added to `loss`.
-    Raises UserError when there was no example.
+    Raises UserError if there is no example.
     """
     batches = list(sums)
     examples, cross_entropy, top_1, top_5 = (
@@ -45,9 +45,9 @@ class MetricsWriter:
     """Adds measurements to `metrics.jsonl`, and to TensorBoard's files in `model_dir` (train) and its `eval/`.
 
     The step of a training row is the number of updates made before it (0, 1, ...), that of an evaluation row the number
-    in its checkpoint. What a call wrote outlives the process. With `resume_step`, the updates in the checkpoint that
-    training resumes from, rows that will be measured again are dropped from both: training rows from that step on,
-    evaluation rows after it. A last line that a killed process left half-written is dropped too.
+    in its checkpoint. Rows outlive the process once `write` has returned. resume_step: the step of the checkpoint that
+    training resumes from. Rows that will be measured again are dropped from both files: training rows from that step
+    on, evaluation rows after it. A last line that a killed process left half-written is dropped too.
     """
 
     def __init__(self, model_dir: str, *, resume_step: int | None = None) -> None:
@@ -62,10 +62,10 @@ class MetricsWriter:
     def write(
         self, split: MetricsSplit, rows: Mapping[int, Mapping[str, Any]], *, of_other_images: bool = False
     ) -> None:
-        """Adds the numbers of each step, by their names, which are also the tags in TensorBoard.
+        """Adds the numbers of each step, by name. The names are also the tags in TensorBoard.
 
-        Numbers may be Python's, NumPy's or JAX's. In `metrics.jsonl` one that is not finite becomes null.
-        of_other_images: marks rows that `own_evaluations` leaves out. Raises UserError when the folder is gone.
+        Numbers may be Python's, NumPy's or JAX's. In `metrics.jsonl`, numbers that are not finite become null.
+        of_other_images: marks rows that `own_evaluations` omits. Raises UserError if the folder no longer exists.
         """
         now = time.time()
         numbers = {step: {name: _number(value) for name, value in row.items()} for step, row in rows.items()}
@@ -93,12 +93,12 @@ class MetricsWriter:
     def _repeat_last_evaluation(self) -> None:
         """Writes the last evaluation that is still valid to TensorBoard's file again, at its own step.
 
-        TensorBoard's fast reader drops later points of a tag only when one for an earlier step follows, and none would
-        until the next evaluation.
+        TensorBoard's fast reader drops later points of a tag only when one for an earlier step follows, which otherwise
+        would not happen until the next evaluation.
         """
         rows = read_metrics(self.model_dir, "eval")
         if not rows:
-            # opening the file writes the step from which older events no longer count
+            # opening the file writes the step from which earlier events are dropped
             self._event_file("eval").write({}, now=time.time())
             return
         last = max(rows, key=lambda row: row["step"])
@@ -113,16 +113,16 @@ class MetricsWriter:
 
 
 def metrics_path(model_dir: str) -> str:
-    """Where a run's measurements are, one JSON object a line."""
+    """The path of a run's measurements, one JSON object per line."""
     return storage.join(model_dir, "metrics.jsonl")
 
 
 def read_metrics(model_dir: str, split: MetricsSplit | None = None) -> list[dict[str, Any]]:
     """The rows of `metrics.jsonl`: `step`, `split`, `time` in unix seconds, and the numbers by name, null as nan.
 
-    split: only its rows; whole lines of the other split, of which there may be a thousand times as many, are skipped.
-    Of rows for the same split and step the last one counts. A half-written last line is left out, and so is an
-    evaluation whose loss was not finite, as it measured nothing; a run that has measured nothing yet gives no rows.
+    split: returns only its rows, and skips lines of the other split, of which there may be a thousand times as many,
+    without parsing them. The last row of a split and step counts. A half-written last line is skipped, and so is an
+    evaluation whose loss is not finite, because it is meaningless. A run without measurements has no rows.
     Raises UserError, naming the line, for any other line that is not such a row.
     """
     path = metrics_path(model_dir)
@@ -137,12 +137,12 @@ def read_metrics(model_dir: str, split: MetricsSplit | None = None) -> list[dict
 
 
 def own_evaluations(model_dir: str) -> list[dict[str, Any]]:
-    """The rows of evaluations of the run's own images: those of others say nothing of how it compares with others."""
+    """The rows of evaluations on the run's own images. Evaluations on other images do not compare with other runs'."""
     return [row for row in read_metrics(model_dir, "eval") if not row.get(OTHER_IMAGES)]
 
 
 def evaluation_at(model_dir: str, step: int) -> dict[str, float]:
-    """The finite numbers by name that the run's own evaluation at a step measured; none where there was none."""
+    """The finite numbers, by name, of the run's own evaluation at a step; empty if there was none."""
     rows = [row for row in own_evaluations(model_dir) if row["step"] == step]
     values = measured(rows[-1]) if rows else {}
     return {name: value for name, value in values.items() if isinstance(value, int | float) and math.isfinite(value)}
@@ -154,7 +154,7 @@ def measured(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read(path: str) -> str:
-    """The text of the file, empty if there is none. Invalid UTF-8 is escaped, so that its row is no valid JSON."""
+    """The text of the file, empty if there is none. Invalid UTF-8 is escaped, which makes its row invalid JSON."""
     return storage.read_bytes(path).decode(errors="backslashreplace") if storage.exists(path) else ""
 
 
@@ -168,7 +168,7 @@ def _line(step: int, split: str, numbers: Mapping[str, float], now: float) -> st
 
 
 def _parse(text: str, path: str, split: MetricsSplit | None = None) -> Iterable[tuple[str, dict[str, Any]]]:
-    """Each line but those of another split than `split` with its row; a last line without an end if it is complete."""
+    """(line, row) of each line of `split`, or of both; a last line without a line end counts if it is complete."""
     lines = text.splitlines(keepends=True)
     for number, line in enumerate(lines, 1):
         if split is not None and _OTHER[split] in line and line.endswith("}\n"):
@@ -186,7 +186,7 @@ def _parse(text: str, path: str, split: MetricsSplit | None = None) -> Iterable[
 
 
 def _is_row(row: Any) -> TypeGuard[dict[str, Any]]:
-    """Whether parsed JSON is what `_line` writes."""
+    """Whether parsed JSON is a row as `_line` writes it."""
     if not isinstance(row, dict) or type(row.get("step")) is not int or row.get("split") not in ("train", "eval"):
         return False
     numbers = [value for name, value in row.items() if name != "split"]
@@ -194,7 +194,7 @@ def _is_row(row: Any) -> TypeGuard[dict[str, Any]]:
 
 
 def _mend(path: str, first_dropped: Mapping[str, int]) -> set[str]:
-    """Drops the rows from these steps on, and a half-written last line; returns the splits that lost rows."""
+    """Drops each split's rows from its step on, and a half-written last line. Returns the splits that lost rows."""
     text = _read(path)
     lines, losing = [], set()
     for line, row in _parse(text, path):

@@ -1,4 +1,4 @@
-"""Pictures of predictions: the confusion matrix, and a sheet of the worst mistakes."""
+"""Draws the confusion matrix, and a sheet of the worst mistakes."""
 
 import math
 from collections.abc import Sequence
@@ -25,10 +25,10 @@ _TILE_PX = 224
 
 @mpl.rc_context(STYLE)
 def draw_confusion(matrix: np.ndarray, class_names: Sequence[str]) -> Picture:
-    """The counts `matrix` [true, predicted], coloured by the fraction of the true class; for any number of classes.
+    """Draws counts [true, predicted], coloured by the fraction of the true class, for any number of classes.
 
-    Up to 25 classes with counts in the cells, up to 60 with names on the axes; beyond 25 the most frequent confusions
-    are listed beside it. Beyond 300, neighbouring classes share a cell that shows the highest fraction among them.
+    Up to 25 classes, the cells show counts; up to 60, the axes show names; beyond 25, the most frequent confusions
+    are listed beside it. Beyond 300, neighbouring classes share a cell, which shows their highest fraction.
     """
     classes = len(class_names)
     is_small = classes <= _MAX_CELLS_WITH_COUNTS
@@ -41,7 +41,7 @@ def draw_confusion(matrix: np.ndarray, class_names: Sequence[str]) -> Picture:
         _list_confusions(beside, matrix, class_names)
     fractions = matrix / np.maximum(matrix.sum(1, keepdims=True), 1)
     block = math.ceil(classes / _MAX_DRAWN_CLASSES)
-    # Few errors among many images of many classes would be too pale on a straight scale.
+    # with many classes, rare errors would be too pale on a linear scale
     norm = PowerNorm(1.0 if is_small else 0.5, 0, 1)
     extent = (-0.5, classes - 0.5, classes - 0.5, -0.5)
     image = axes.imshow(_pool(fractions, block), cmap="Blues", norm=norm, extent=extent, interpolation="nearest")
@@ -60,10 +60,10 @@ def draw_confusion(matrix: np.ndarray, class_names: Sequence[str]) -> Picture:
 def draw_mistakes(
     mistakes: Sequence[Mistake], images: Sequence[bytes | np.ndarray], *, num_wrong: int, honour_exif: bool = False
 ) -> Picture:
-    """A sheet of wrongly classified images with true class, predicted class and its probability.
+    """Draws a sheet of wrongly classified images with true class, predicted class and its probability.
 
-    images: one per mistake, uint8 [h, w, 3] or encoded, then turned upright by its EXIF orientation if `honour_exif`;
-    one that cannot be decoded is shown as a tile that says so. num_wrong: how many mistakes there are in all.
+    images: one per mistake, uint8 [h, w, 3], or encoded, which is rotated by its EXIF orientation if `honour_exif`;
+    a tile says if it cannot be decoded. num_wrong: the total number of mistakes.
     """
     columns = min(max(len(mistakes), 3), 5)
     rows = math.ceil(len(mistakes) / columns)
@@ -89,12 +89,12 @@ def draw_mistakes(
         for line, (text, colour, size) in enumerate(lines):
             y = -0.03 - 0.075 * line
             written = axes.text(0, y, text, color=colour, fontsize=size, va="top", transform=axes.transAxes)
-            written.set(clip_path=None, clip_box=own, clip_on=True)  # not over the next image's
+            written.set(clip_path=None, clip_box=own, clip_on=True)  # so that it does not cover the next image's
     return figure
 
 
 def _pool(fractions: np.ndarray, block: int) -> np.ndarray:
-    """The highest of every `block` x `block` cells."""
+    """The highest fraction in each block of `block` x `block` cells."""
     starts = np.arange(0, len(fractions), block)
     return np.maximum.reduceat(np.maximum.reduceat(fractions, starts, axis=0), starts, axis=1)
 
@@ -149,7 +149,7 @@ def _list_confusions(axes: Axes, matrix: np.ndarray, class_names: Sequence[str])
 
 
 def _tile(image: bytes | np.ndarray, honour_exif: bool) -> np.ndarray:
-    """`image` scaled to fit into a square of light grey, uint8 [s, s, 3]."""
+    """`image` scaled to fit into a light grey square, uint8 [s, s, 3]."""
     tile = np.full((_TILE_PX, _TILE_PX, 3), int(LIGHT[1:3], 16), np.uint8)
     try:
         pixels = decode(image, honour_exif=honour_exif) if isinstance(image, bytes) else image

@@ -1,4 +1,4 @@
-"""Predictions for people and programs: tables, CSV, JSON, and a folder with pictures."""
+"""Writes predictions for people and programs: tables, CSV, JSON, and a folder with pictures."""
 
 import itertools
 import json
@@ -25,7 +25,7 @@ from resnet_tpu.reports.predictions import (
 
 _WITH_LABELS = frozenset({"classes.csv", "confusion_matrix.png", "mistakes.png"})
 _LABELLED = b'{\n  "accuracy": {'
-"""How `predictions_json` begins where labels are known."""
+"""The beginning of the result of `predictions_json` if labels are known."""
 
 
 def predictions_table(predictions: Predictions, *, k: int) -> Table:
@@ -48,9 +48,9 @@ def predictions_table(predictions: Predictions, *, k: int) -> Table:
 
 
 def prediction_text(predictions: Predictions, *, k: int) -> str:
-    """The `k` most probable classes of the first image, one on a line with its probability."""
+    """The `k` most probable classes of the first image with their probabilities, one per line."""
     ranked = _rank(predictions, k)[0]
-    width = max(cell_len(name) for name, _ in ranked)  # in columns of a terminal
+    width = max(cell_len(name) for name, _ in ranked)  # in terminal columns
     return "".join(f"{set_cell_size(name, width)}  {probability:6.1%}\n" for name, probability in ranked)
 
 
@@ -71,7 +71,7 @@ def predictions_json(predictions: Predictions, *, k: int, left_out: Sequence[str
     """A JSON object with `accuracy` (`top_1`, `top_5`, `num_images`; null without labels) and `images`.
 
     Each image: `name`, `label` (null when unknown) and `predictions`, the `k` most probable as `class`, `probability`.
-    left_out: damaged images, for a list of this name where there are any.
+    left_out: damaged images; if there are any, the object has a list of this name.
     """
     images = [
         {
@@ -89,7 +89,7 @@ def predictions_json(predictions: Predictions, *, k: int, left_out: Sequence[str
 def write_pickle(folder: str, predictions: Predictions) -> str:
     """Writes `predictions` into `folder` as the original's pruning fork does, and returns its path.
 
-    A pickle of a list: for each image `label` int32 [] (-1 where unknown), `classes` int64 [], the most probable, and
+    A pickle of a list: for each image `label` int32 [] (-1 if unknown), `classes` int64 [], the most probable, and
     `probabilities` float32 [classes].
     """
     labels = np.full(len(predictions.names), UNKNOWN) if predictions.labels is None else predictions.labels
@@ -107,7 +107,7 @@ def write_pickle(folder: str, predictions: Predictions) -> str:
 
 
 def class_table(predictions: Predictions, *, limit: int = 50) -> Table:
-    """Support, precision, recall and F1 of the classes for a terminal; of more than `limit`, those of the lowest F1."""
+    """Support, precision, recall and F1 of the classes, for a terminal. Beyond `limit` classes, those of lowest F1."""
     scores = class_scores(predictions)
     shown = scores
     if len(scores) > limit:
@@ -125,7 +125,7 @@ def class_table(predictions: Predictions, *, limit: int = 50) -> Table:
 
 
 def accuracy_text(predictions: Predictions) -> str:
-    """How many of the labelled images were right, in a line; empty when no label is known."""
+    """A line with the number of labelled images classified correctly; empty if no label is known."""
     score = accuracy(predictions)
     if score is None:
         return ""
@@ -148,11 +148,11 @@ def write_report(
     honour_exif: bool,
     k: int,
 ) -> list[str]:
-    """Writes the report into `folder`, made where it does not exist. Returns the paths of its files.
+    """Writes the report into `folder`, which is created if it does not exist. Returns the paths of its files.
 
     Always `predictions.csv` and `predictions.json`; with labels also `classes.csv`, `confusion_matrix.png` and
-    `mistakes.png`. left_out: damaged images, which the JSON names. image: gives image i as uint8 [h, w, 3] or encoded,
-    to be turned by its EXIF if `honour_exif`.
+    `mistakes.png`. left_out: damaged images, which the JSON lists. image: returns image i as uint8 [h, w, 3], or
+    encoded, which is rotated by its EXIF orientation if `honour_exif`.
     """
     from resnet_tpu.reports import pictures, style  # matplotlib takes a while to load
 
@@ -170,7 +170,7 @@ def write_report(
         num_wrong = int(matrix.sum() - np.trace(matrix))
         figures["mistakes.png"] = pictures.draw_mistakes(mistakes, images, num_wrong=num_wrong, honour_exif=honour_exif)
     storage.make_dir(folder)
-    if _has_report_with_labels(folder):  # on other images
+    if _has_report_with_labels(folder):  # from a report on other images
         for name in _WITH_LABELS - texts.keys() - figures.keys():
             storage.remove(storage.join(folder, name))
     for name, text in texts.items():
@@ -181,13 +181,13 @@ def write_report(
 
 
 def _has_report_with_labels(folder: str) -> bool:
-    """Whether an earlier `write_report` left one there. Other files of these names may be anybody's."""
+    """Whether the folder has an earlier report of `write_report`. Otherwise, files of these names are not ours."""
     path = storage.join(folder, "predictions.json")
     return storage.exists(path) and storage.read_range(path, 0, len(_LABELLED)) == _LABELLED
 
 
 def _rank(predictions: Predictions, k: int) -> list[list[tuple[str, float]]]:
-    """Name and probability, to six digits, of the `k` most probable classes of every image."""
+    """The name and probability, to six digits, of the `k` most probable classes of each image."""
     classes = top_k(predictions, k)
     probabilities = np.take_along_axis(predictions.probabilities, classes, axis=1)
     return [

@@ -1,4 +1,4 @@
-"""What a model predicted for a list of images, and how right it was where the truth is known."""
+"""Predictions for a list of images, and their scores if labels are known."""
 
 import functools
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from resnet_tpu.reports.style import Picture
 
 UNKNOWN = -1
-"""The label of an image whose class is not known; it counts in no accuracy."""
+"""The label of an image whose class is unknown; it does not count in any accuracy."""
 
 _OWN_COLUMNS = ("image", "label", "predicted", "probability")
 
@@ -22,8 +22,8 @@ _OWN_COLUMNS = ("image", "label", "predicted", "probability")
 class Predictions:
     """Probabilities for images, with or without labels.
 
-    names: one per image. probabilities: float32 [n, classes]. labels: int [n], -1 where unknown, or None. class_names:
-    in the order of the probabilities. Raises UserError when the lengths do not fit each other.
+    names: one per image. probabilities: float32 [n, classes]. labels: int [n], -1 if unknown, or None. class_names: in
+    the order of the probabilities. Raises UserError when the lengths differ.
     """
 
     names: list[str]
@@ -53,7 +53,7 @@ class Predictions:
 
     @functools.cached_property
     def predicted(self) -> np.ndarray:
-        """int64 [n]: the most probable class of each image; of equals, the lowest."""
+        """int64 [n]: the most probable class of each image; the lowest if several are equal."""
         return self.probabilities.argmax(1)
 
     @property
@@ -67,18 +67,18 @@ class Predictions:
         return np.flatnonzero(self.labels >= 0) if self.labels is not None else np.zeros(0, np.int64)
 
     def true_name(self, i: int) -> str | None:
-        """The class name of image `i`'s label; None when unknown."""
+        """The class name of image `i`'s label; None if unknown."""
         return None if self.labels is None or self.labels[i] < 0 else self.class_names[self.labels[i]]
 
     def is_right(self, i: int) -> bool | None:
-        """Whether image `i` is of the class predicted; None when its label is unknown."""
+        """Whether image `i` is classified correctly; None if its label is unknown."""
         return None if self.labels is None or self.labels[i] < 0 else bool(self.labels[i] == self.predicted[i])
 
     def to_dataframe(self) -> Any:
-        """A `pandas.DataFrame`: `image`, where labels are known `label`, `predicted`, `probability`, and every class.
+        """A `pandas.DataFrame`: `image`, `label` if any is known, `predicted`, `probability`, and every class.
 
-        The column of a class, by its name, is its probability; that of a class with the name of another column is
-        `class NAME`. Raises UserError where pandas is not installed.
+        The column of a class has its name, or `class NAME` if that is taken, and holds its probabilities. Raises
+        UserError if pandas is not installed.
         """
         every: dict[str, np.ndarray] = {}
         for i, name in enumerate(self.class_names):
@@ -88,7 +88,7 @@ class Predictions:
         return columns.to_dataframe({**self._columns(), **every})
 
     def draw_confusion(self) -> "Picture":
-        """Draws how many labelled images of each class were predicted as which class, in a Matplotlib figure."""
+        """Draws the number of labelled images of each class predicted as each class, as a Matplotlib figure."""
         from resnet_tpu.reports.pictures import draw_confusion  # matplotlib takes a while to load
 
         return draw_confusion(confusion_matrix(self), self.class_names)
@@ -117,8 +117,8 @@ class Accuracy(NamedTuple):
 class ClassScore(NamedTuple):
     """The scores of one class. support: images of the class; predicted: images that were predicted as it.
 
-    precision: the fraction of those predicted that are right; recall: the fraction of those of the class that were
-    found; f1: their harmonic mean. nan where there are no images to take a fraction of.
+    precision: the fraction of the predicted images that are of the class; recall: the fraction of the images of the
+    class that are predicted; f1: their harmonic mean. nan for a fraction of no images.
     """
 
     name: str
@@ -130,7 +130,7 @@ class ClassScore(NamedTuple):
 
 
 class Mistake(NamedTuple):
-    """Image number `image` (called `name`) of class `true`, taken for `predicted` with `probability`."""
+    """Image number `image`, called `name`, of class `true`, was predicted as `predicted` with `probability`."""
 
     image: int
     name: str
@@ -140,29 +140,29 @@ class Mistake(NamedTuple):
 
 
 def top_k(predictions: Predictions, k: int) -> np.ndarray:
-    """int64 [n, min(k, classes)]: the most probable classes first; of equals, the lower first."""
+    """int64 [n, min(k, classes)]: the most probable classes first; among equals, the lower first."""
     rest = predictions.probabilities.copy()
     ranks = np.empty((len(rest), min(k, len(predictions.class_names))), np.int64)
-    for rank in ranks.T:  # for a few of many classes several times faster than sorting all
+    for rank in ranks.T:  # several times faster than sorting, for a few of many classes
         rank[:] = rest.argmax(1)
         np.put_along_axis(rest, rank[:, None], -np.inf, axis=1)
     return ranks
 
 
 def top_k_hits(scores: np.ndarray, labels: np.ndarray, k: int) -> np.ndarray:
-    """bool [n]: whether fewer than `k` of `scores` [n, classes] lie above the label's; a tie at the boundary is in."""
+    """bool [n]: whether fewer than `k` of `scores` [n, classes] are above the label's. A tie at the boundary counts."""
     own = np.take_along_axis(scores, labels[:, None].astype(np.int64), axis=1)
     return (scores > own).sum(1) < k
 
 
 def accuracy(predictions: Predictions) -> Accuracy | None:
-    """Top-1 (of equals, the lowest class counts) and top-5 over the labelled images; None when there is none."""
+    """Top-1 (the lowest class wins a tie) and top-5 over the labelled images; None if there are none."""
     known = predictions.labelled
     if predictions.labels is None or not known.size:
         return None
     labels, scores = predictions.labels[known], predictions.probabilities[known]
     top_1 = (predictions.predicted[known] == labels).mean()
-    # probabilities too small for float32 have lost their order, and would all be hits: there the lower index is first
+    # probabilities that underflow float32 lose their order, and would all be hits: the lower index counts first there
     is_lost = scores[np.arange(known.size), labels] == 0
     listed = (top_k(predictions, 5)[known] == labels[:, None]).any(1)
     top_5 = np.where(is_lost, listed, top_k_hits(scores, labels, 5)).mean()
@@ -170,7 +170,7 @@ def accuracy(predictions: Predictions) -> Accuracy | None:
 
 
 def confusion_matrix(predictions: Predictions) -> np.ndarray:
-    """int64 [classes, classes]: how many labelled images of class (row) were predicted as class (column)."""
+    """int64 [classes, classes]: the number of labelled images of a class (row) predicted as a class (column)."""
     classes, known = len(predictions.class_names), predictions.labelled
     if predictions.labels is None:
         return np.zeros((classes, classes), np.int64)
@@ -182,14 +182,14 @@ def class_scores(predictions: Predictions) -> list[ClassScore]:
     """The score of every class over the labelled images, in label order."""
     matrix = confusion_matrix(predictions)
     right, support, predicted = np.diagonal(matrix), matrix.sum(1), matrix.sum(0)
-    with np.errstate(invalid="ignore"):  # 0/0 is nan: there was nothing to be right about
+    with np.errstate(invalid="ignore"):  # 0/0 is nan: there are no such images
         columns = (right / predicted, right / support, 2 * right / (support + predicted))
     numbers = zip(support.tolist(), predicted.tolist(), *(column.tolist() for column in columns), strict=True)
     return [ClassScore(name, *row) for name, row in zip(predictions.class_names, numbers, strict=True)]
 
 
 def worst_mistakes(predictions: Predictions, count: int = 25) -> list[Mistake]:
-    """The labelled images with the highest probability in a wrong class, at most `count`, the most confident first."""
+    """The mistakes with the highest probability of the predicted class, at most `count`, the most confident first."""
     known = predictions.labelled
     if predictions.labels is None:
         return []

@@ -1,4 +1,4 @@
-"""Progress bars for long work on a terminal; elsewhere, plain log lines say what matters."""
+"""Progress bars for long work, shown only on a terminal."""
 
 from collections.abc import Iterable, Iterator
 from typing import TypeVar
@@ -17,7 +17,7 @@ def _make_progress() -> Progress:
 
 
 def track(items: Iterable[T], description: str, total: int) -> Iterator[T]:
-    """The items, with a bar while they last."""
+    """Yields the items, and shows a progress bar meanwhile."""
     with _make_progress() as progress:
         task = progress.add_task(description, total=total, note="")
         for item in items:
@@ -26,7 +26,7 @@ def track(items: Iterable[T], description: str, total: int) -> Iterator[T]:
 
 
 class TrainingProgress:
-    """A bar over all steps of a run. A context manager."""
+    """A progress bar over all steps of a run, as a context manager."""
 
     def __init__(self, step: int, total: int) -> None:
         self._progress = _make_progress()

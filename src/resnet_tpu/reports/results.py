@@ -1,4 +1,4 @@
-"""What runs reached: the values of a metric in their event files, as (model_dir, step, value) rows."""
+"""Compares runs by the values of a metric in their event files, as (model_dir, step, value) rows."""
 
 import logging
 import math
@@ -27,21 +27,21 @@ class Result(NamedTuple):
     value: float
 
 
-_SET = ("learning_rate", "current_epoch")  # set by the options: neither good nor bad
+_SET = ("learning_rate", "current_epoch")  # set by the options, so neither good nor bad
 
 
 def results(model_dirs: Sequence[str], metric: str = "top_1_accuracy", *, split: MetricsSplit = "eval") -> list[Result]:
-    """`metric` of each run, ours or the original's, by step; of several values at one step the last written.
+    """`metric` of each run, ours or the original's, by step; the last written of several values at one step.
 
     split: "eval" reads `model_dir/eval`, "train" `model_dir` itself. The folder `model_dir/eval`, or an event file, may
-    be given in place of a `model_dir`. An evaluation whose loss is not finite is left out, with a warning: its
-    accuracies mean nothing. Raises UserError when one does not exist, has no events, or lacks the metric.
+    be given in place of a `model_dir`. An evaluation whose loss is not finite is skipped, with a warning: its
+    accuracies are meaningless. Raises UserError for a path that does not exist, has no events, or lacks the metric.
     """
     return [row for model_dir in model_dirs for row in _results_of(model_dir, metric, split)]
 
 
 def best_results(rows: Sequence[Result], metric: str) -> dict[str, Result]:
-    """The best row of each model_dir, the earliest of equals; none of metrics in `_SET`. See `is_lower_better`."""
+    """The best row of each model_dir, the earliest of equals; empty for metrics in `_SET`. See `is_lower_better`."""
     if metric in _SET:
         return {}
     sign = -1 if is_lower_better(metric) else 1
@@ -55,12 +55,12 @@ def best_results(rows: Sequence[Result], metric: str) -> dict[str, Result]:
 
 
 def is_lower_better(metric: str) -> bool:
-    """Whether a small value of `metric` is the good one: of a loss, an error or a wait."""
+    """Whether a low value of `metric` is better, as for a loss, an error or a wait."""
     return any(word in metric for word in ("loss", "error", "wait"))
 
 
 def results_table(rows: Sequence[Result], metric: str) -> Table:
-    """The rows for a terminal, the best of each model_dir marked."""
+    """The rows for a terminal, with the best of each model_dir marked."""
     best = set(best_results(rows, metric).values())
     table = Table("model_dir", "step", metric, "", title=f"{metric} by training step")
     table.columns[1].justify = table.columns[2].justify = "right"
@@ -74,7 +74,7 @@ def results_table(rows: Sequence[Result], metric: str) -> Table:
 
 
 def results_csv(rows: Sequence[Result], metric: str) -> str:
-    """The rows as CSV with the header `model_dir,step,<metric>`, the values in full."""
+    """The rows as CSV with the header `model_dir,step,<metric>`; values are not rounded."""
     return to_csv(["model_dir", "step", metric], rows)
 
 
@@ -108,7 +108,7 @@ def _results_of(model_dir: str, metric: str, split: MetricsSplit) -> list[Result
 
 
 def _of_own_images(rows: list[Result], run: str) -> list[Result]:
-    """The rows without evaluations of other images than those of the run, unless there are no others."""
+    """The rows without evaluations on images other than the run's, unless there are only such."""
     marked = {row["step"] for row in read_metrics(run, "eval") if row.get(OTHER_IMAGES)}
     own = [row for row in rows if row.step not in marked]
     if not own or len(own) == len(rows):
@@ -119,8 +119,8 @@ def _of_own_images(rows: list[Result], run: str) -> list[Result]:
 
 
 def _run_of(folder: str) -> str:
-    """The `model_dir` whose evaluations the folder has, if it is named eval; else itself."""
+    """The `model_dir` of the folder, if this is the folder eval in one; else the folder itself."""
     path = storage.absolute(folder)
-    is_run = storage.exists(storage.join(path, "eval"))  # which may itself be called eval
+    is_run = storage.exists(storage.join(path, "eval"))  # the model_dir itself may be called eval
     is_eval = posixpath.basename(path) == "eval" and not is_run
     return storage.parent_of(path) if is_eval else folder

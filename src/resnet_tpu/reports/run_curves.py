@@ -1,4 +1,4 @@
-"""The picture of a run's curves, which is drawn at its end."""
+"""The picture of a run's curves, drawn at the end of the run."""
 
 import logging
 
@@ -10,9 +10,9 @@ log = logging.getLogger(__name__)
 
 
 def draw_curves(model_dir: str) -> None:
-    """Draws the curves of a run, if it has measured anything: a run that began at its last step has not.
+    """Draws the curves of a run, if there are measurements: a run that began at its last step has none.
 
-    Only logs it where Matplotlib finds no folder for its cache, as in a container that is read-only: the run is done.
+    If Matplotlib finds no folder for its cache, as in a read-only container, it only logs that: the run is done.
     """
     try:
         from resnet_tpu.reports import curves, style  # matplotlib takes a while to load
@@ -25,5 +25,5 @@ def draw_curves(model_dir: str) -> None:
 
 
 def curves_path(model_dir: str) -> str:
-    """Where the picture is. It is the last thing that a training writes."""
+    """The path of the picture, which is the last file that training writes."""
     return storage.join(model_dir, "report", "curves.png")

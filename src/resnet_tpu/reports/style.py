@@ -1,4 +1,4 @@
-"""How pictures look, and how they are written."""
+"""The style of pictures, and how they are written."""
 
 import functools
 import io
@@ -19,10 +19,10 @@ from resnet_tpu import storage
 log = logging.getLogger(__name__)
 
 COLOURS = ("#0b62c4", "#d9480f", "#16803c", "#8b3fc7", "#b8860b", "#0e8a9c", "#c2255c", "#5c6370")
-# With the colours, for those who do not tell them apart, and for print.
+# used together with colours, for colour-blind readers and for print
 DASHES, MARKERS = ("-", "--", ":", "-."), ("o", "s", "^", "D", "v", "P", "X", "<")
 DARK, GREY, LIGHT = "#1f2328", "#656d76", "#e4e7eb"
-# For class names in other scripts; those that are installed stand in for letters that the first font lacks.
+# for class names in other scripts: the installed ones are used for letters that the first font lacks
 _OTHER_FONTS = {
     "Noto Sans CJK SC", "Noto Sans CJK JP", "WenQuanYi Zen Hei", "Microsoft YaHei", "PingFang SC", "Malgun Gothic",
     "Noto Sans Devanagari", "Noto Sans Bengali", "Noto Sans Tamil", "Noto Sans Thai", "Nirmala UI", "Arial Unicode MS",
@@ -47,7 +47,7 @@ STYLE: dict[Any, Any] = {
     "ytick.color": GREY,
     "xtick.labelcolor": DARK,
     "ytick.labelcolor": DARK,
-    "legend.framealpha": 0.85,  # a curve may run below it
+    "legend.framealpha": 0.85,  # a curve may run behind it
     "legend.edgecolor": "none",
     "figure.constrained_layout.h_pad": 0.1,  # inches
     "figure.constrained_layout.w_pad": 0.1,
@@ -56,7 +56,7 @@ STYLE: dict[Any, Any] = {
 
 
 class Picture(Figure):
-    """A figure that a notebook shows even if it has not imported pyplot."""
+    """A figure that notebooks show even if they have not imported pyplot."""
 
     def _repr_png_(self) -> bytes:
         return to_png(self)
@@ -64,10 +64,10 @@ class Picture(Figure):
 
 @mpl.rc_context(STYLE)
 def to_png(figure: Figure) -> bytes:
-    """`figure` as a PNG file. Logs once that letters are drawn as boxes, where no font has them."""
+    """`figure` as a PNG file. Logs once if letters are drawn as boxes because no font has them."""
     png = io.BytesIO()
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing")  # told by us, once
+        warnings.filterwarnings("ignore", message="Glyph .* missing")  # we log it once instead
         figure.savefig(png, format="png", dpi=figure.dpi)
     if _has_boxes(figure):
         _warn_of_boxes()
@@ -91,7 +91,7 @@ def _warn_of_boxes() -> None:
 
 
 def write_png(figure: Figure, path: str) -> None:
-    """Writes `figure` as PNG, whole or not at all, into a folder that is made where it does not exist."""
+    """Writes `figure` as PNG, completely or not at all. Creates the folder if it does not exist."""
     png = to_png(figure)
     storage.make_dir(storage.parent_of(path))
     storage.write_bytes(path, png)
@@ -103,12 +103,12 @@ def add_title(figure: Figure, title: str) -> None:
 
 
 def shorten(text: str, width: int) -> str:
-    """`text` on one line, cut in the middle to `width` columns, with dollar signs and what is not UTF-8 escaped.
+    """`text` on one line, cut in the middle to `width` columns, with dollar signs and invalid UTF-8 escaped.
 
     A wide letter, such as a Chinese one, takes two columns.
     """
     text = " ".join(text.encode(errors="backslashreplace").decode().split())
-    if sum(map(_columns, text)) > width:  # names of classes and files differ at both ends
+    if sum(map(_columns, text)) > width:  # cut in the middle: names of classes and files differ at both ends
         text = _beginning(text, width // 2) + "…" + _beginning(text[::-1], width - width // 2 - 1)[::-1]
     return text.replace("$", r"\$")
 
@@ -123,6 +123,6 @@ def _columns(letter: str) -> int:
 
 
 def count_axis(axis: Any) -> None:
-    """Whole numbers with thousands separators along `axis`."""
+    """Labels `axis` with whole numbers with thousands separators."""
     axis.set_major_locator(MaxNLocator(nbins=8, integer=True, min_n_ticks=1))
     axis.set_major_formatter(FuncFormatter(lambda count, _: f"{count:,.0f}"))

@@ -1,1 +1,1 @@
-"""Trained networks in use: exported for other programs, and behind a server."""
+"""Puts trained networks to use: exports them for other programs, and serves them."""

@@ -1,6 +1,6 @@
-"""A trained network in forms that run elsewhere."""
+"""Exports a trained network in forms that run without JAX and without this package."""
 
 import os
 
-# ONNX Runtime would keep an identifier of this user below ~/.cache, and report on each model to its makers.
+# ONNX Runtime would keep an identifier of this user in ~/.cache, and report each model to its makers.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")

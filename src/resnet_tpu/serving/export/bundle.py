@@ -1,8 +1,8 @@
-"""A bundle: the folder that holds a trained network in forms that run elsewhere, and all there is to know about it.
+"""A bundle: a folder that holds a trained network in its exported forms, and describes it.
 
 `EXPORT_DIR/<unix seconds>/`: `bundle.json` (the model card, the options, every file with its size and SHA-256),
-`labels.txt` (the class of each output), and the files of the forms. A folder without `bundle.json` is not a bundle,
-and that file is written last.
+`labels.txt` (the class of each output), and the files of the forms. `bundle.json` is written last; a folder without
+it is not a bundle.
 """
 
 import contextlib
@@ -32,12 +32,12 @@ Form = Literal["stablehlo", "onnx", "int8", "savedmodel"]
 FORMS: tuple[Form, ...] = get_args(Form)
 
 Maker = Callable[[], Mapping[str, bytes]]
-"""Makes the files of a form, by path in the bundle."""
+"""Makes the files of a form: {path in the bundle: content}."""
 
 
 @dataclass(frozen=True)
 class _File:
-    """What `bundle.json` says of a file."""
+    """The entry of a file in `bundle.json`."""
 
     bytes: int
     sha256: str
@@ -45,10 +45,10 @@ class _File:
 
 @dataclass(frozen=True)
 class Bundle:
-    """What a bundle says of itself.
+    """The content of `bundle.json`, and access to the files it lists.
 
-    version: the unix seconds in the name of its folder, or else when it was written. description: the model card, for
-    anyone to see; `docs/export.md` lists its keys. config: the training's. files: (bytes, SHA-256) by path in it.
+    version: the unix seconds in the folder's name, or else of the time it was written. description: the model card,
+    which is public; `docs/export.md` lists its keys. config: of training. files: (bytes, SHA-256) by path.
     """
 
     path: str
@@ -63,7 +63,7 @@ class Bundle:
     files: Mapping[str, tuple[int, str]]
 
     def read(self, name: str) -> bytes:
-        """The content of a file. Raises UserError when it is not what was written."""
+        """The content of a file. Raises UserError when it is missing or was changed."""
         path = storage.join(self.path, name)
         try:
             with storage.open_read(path) as file:
@@ -84,7 +84,7 @@ def is_bundle(path: str) -> bool:
 
 
 def newest_bundle(folder: str) -> str | None:
-    """`folder` itself, without a slash at its end, when it is a bundle; else the newest of those in it, if any."""
+    """`folder`, without a trailing slash, when it is a bundle; else the newest bundle in it, if any."""
     if is_bundle(folder):
         return folder.rstrip("/")
     versions = sorted((name for name in storage.list_dir(folder) if name.isdecimal()), key=int, reverse=True)
@@ -93,11 +93,11 @@ def newest_bundle(folder: str) -> str | None:
 
 
 def find_bundle(path: str) -> str | None:
-    """The bundle that `path` refers to; None if it refers to none, like a checkpoint, or cannot be reached.
+    """The bundle that `path` refers to; None for a path of anything else, or one that cannot be reached.
 
-    A run that was exported into its own folder is a run.
+    A run that was exported into its own folder counts as a run.
     """
-    from resnet_tpu.checkpoints import folders  # JAX, which a server with ONNX Runtime does without
+    from resnet_tpu.checkpoints import folders  # imports JAX, which a server with ONNX Runtime does not need
 
     with contextlib.suppress(UserError):
         return None if folders.steps_of_run(path) else newest_bundle(path)
@@ -105,8 +105,8 @@ def find_bundle(path: str) -> str | None:
 
 
 def _no_bundle(path: str) -> UserError:
-    """The error for a path that is no bundle: with the commands that make one, where there are weights."""
-    from resnet_tpu.checkpoints import (  # JAX, which a server with ONNX Runtime does without
+    """The error for a path that is not a bundle. If there are weights, it gives the commands that make a bundle."""
+    from resnet_tpu.checkpoints import (  # imports JAX, which a server with ONNX Runtime does not need
         folders,
         missing,
         orbax,
@@ -130,10 +130,10 @@ def _no_bundle(path: str) -> UserError:
 
 
 def open_bundle(path: GivenPath) -> Bundle:
-    """The bundle at `path`, which may also be the folder it was exported to: its newest.
+    """Opens the bundle at `path`, or the newest bundle if `path` is a folder of bundles.
 
-    Raises UserError when there is none, or a file of it is missing or cut off. Checksums are compared when a file is
-    read.
+    Raises UserError when there is none, or when one of its files is missing or truncated. Checksums are compared when
+    a file is read.
     """
     given = expand_home(path)
     newest = newest_bundle(given)
@@ -158,7 +158,7 @@ def open_bundle(path: GivenPath) -> Bundle:
 
 
 def _parse(path: str, found: Mapping[str, Any]) -> Bundle:
-    """Raises ValueError, LookupError, TypeError or AttributeError when it is of another kind than was written."""
+    """Raises ValueError, LookupError, TypeError or AttributeError if `found` does not have the written structure."""
     card, folder = found["description"], path.rsplit("/", 1)[-1]
     image_size, method = as_kind(int, card["image_size"], "image_size"), card["resize_method"]
     forms, files = as_kind(list[str], found["forms"], "forms"), as_kind(dict[str, _File], found["files"], "files")
@@ -185,12 +185,12 @@ def write_bundle(
     forms: Iterable[tuple[Form, Maker]],
     check: Callable[[Bundle], object] | None = None,
 ) -> str:
-    """Writes a bundle under `export_dir` and returns its path. It appears whole or not at all.
+    """Writes a bundle under `export_dir` and returns its path. It appears complete or not at all.
 
-    description: the model card. forms: each with what makes its files, by path in the bundle. check: called with the
-    bundle before it appears; when it raises, none does.
+    description: the model card. forms: each with the function that makes its files. check: called with the bundle
+    before it appears; if it raises, no bundle appears.
     """
-    if storage.is_remote(export_dir):  # no folder can be renamed there: its description makes it a bundle
+    if storage.is_remote(export_dir):  # folders cannot be renamed there: writing `bundle.json` last completes it
         folder = _free_path(export_dir)
         try:
             _write_files(folder, description, config, forms, check)
@@ -231,17 +231,17 @@ def _write_files(
     text = checked_json.dumps(whole, indent=2, ensure_ascii=False)
     if check:
         check(_parse(folder, checked_json.loads(text)))
-    write(DESCRIPTION, text.encode(errors="backslashreplace"))  # JSON too: of paths that are not UTF-8
+    write(DESCRIPTION, text.encode(errors="backslashreplace"))  # paths that are not UTF-8 are then valid JSON
 
 
 def _free_path(export_dir: str) -> str:
-    """Named by the time, or above all that are there: the highest is served, and the clock may have been set back."""
+    """Named by the time, or above all others there: the highest is served, and the clock may have been set back."""
     versions = [int(name) for name in storage.list_dir(export_dir) if name.isdecimal()]
     return storage.join(export_dir, str(max(int(time.time()), max(versions, default=0) + 1)))
 
 
 def _publish(folder: str, export_dir: str) -> str:
-    """Renames the folder to the time; another export of the same second keeps its name."""
+    """Renames the folder to the time. If another export took that second, the next free number is used."""
     while True:
         path = _free_path(export_dir)
         try:

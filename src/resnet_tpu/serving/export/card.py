@@ -1,4 +1,4 @@
-"""The model card: what a bundle tells everyone about its network."""
+"""The model card: the public description of a bundle's network."""
 
 import datetime
 from typing import Any
@@ -20,9 +20,9 @@ _METRICS = ("top_1_accuracy", "top_5_accuracy", "loss")
 def make_card(
     trained: Trained, folded: Folded, *, name: str, averaged: bool, warmup_batch_sizes: tuple[int, ...]
 ) -> dict[str, Any]:
-    """The model card of a trained network; `docs/export.md` says what the keys mean. No path is in it.
+    """The model card of a trained network; `docs/export.md` explains the keys. It contains no paths.
 
-    averaged: whether moving averages were asked for, where there are any.
+    averaged: whether moving averages were asked for, if the network has any.
     """
     config = trained.config
     kernels = [array for key, array in folded.weights.items() if key.endswith("/kernel")]
@@ -55,7 +55,7 @@ def make_card(
 
 
 def _metrics(trained: Trained) -> dict[str, Any]:
-    """What the training measured of this checkpoint on the validation images; empty where nothing is known."""
+    """The metrics of this checkpoint on the validation images, measured during training; empty if unknown."""
     run = folders.run_of(trained.path)
     measured = evaluation_at(run, trained.step) if run else {}
     known = {name: round(measured[name], 6) for name in _METRICS if name in measured}
@@ -63,11 +63,11 @@ def _metrics(trained: Trained) -> dict[str, Any]:
 
 
 def _data(config: Config) -> dict[str, int]:
-    """Images by split, as far as they were counted."""
+    """The number of images of each split that has been counted."""
     counts = {"train": config.data.num_train_images}
     try:
         manifest = read_manifest(config.data.data_dir) if config.data.data_dir else None
-    except (UserError, OSError):  # the data may be gone by now; the network is whole all the same
+    except (UserError, OSError):  # the data may have been deleted since; the network does not need them
         manifest = None
     if manifest is not None:
         counts |= {split: entry.num_images for split, entry in manifest.splits.items()}

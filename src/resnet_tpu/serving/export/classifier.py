@@ -1,4 +1,4 @@
-"""Runs the network of a bundle: by ONNX Runtime or by XLA."""
+"""Runs the network of a bundle with ONNX Runtime or XLA."""
 
 import importlib.util
 import os
@@ -12,12 +12,12 @@ from resnet_tpu.serving.export.bundle import FORMS, Bundle, Form
 from resnet_tpu.system.machine import has_accelerator
 
 Output = Literal["logits", "probabilities"]
-"""What a form that takes pixels computes, in this order, float32 [n, classes]."""
+"""The outputs of a form that takes pixels, in this order, float32 [n, classes]."""
 
 OUTPUTS: tuple[Output, ...] = get_args(Output)
 
 Classifier = Callable[[np.ndarray], np.ndarray]
-"""images uint8 [n, s, s, 3] -> an `Output`, float32 [n, classes], for any n and from any number of threads."""
+"""images uint8 [n, s, s, 3] -> an `Output`, float32 [n, classes], for any n. Any number of threads may call it."""
 
 _PLUGINS = ("libtpu", "jax_cuda12_plugin", "jax_cuda13_plugin", "jax_rocm7_plugin")
 """Packages through which JAX reaches accelerators."""
@@ -26,10 +26,10 @@ _PLUGINS = ("libtpu", "jax_cuda12_plugin", "jax_cuda13_plugin", "jax_rocm7_plugi
 def load_classifier(
     bundle: Bundle, form: Form | None = None, num_threads: int | None = None, output: Output = "probabilities"
 ) -> Classifier:
-    """The network of the bundle, ready to run.
+    """Loads the network of the bundle.
 
-    form: by default ONNX Runtime on a CPU, if the bundle has its form and it is installed, else StableHLO through XLA;
-    int8 only where it has neither. num_threads: for ONNX Runtime; default: all cores. XLA always takes all cores.
+    form: by default `onnx` on a CPU, if the bundle has it and ONNX Runtime is installed; else `stablehlo`; `int8` only
+    if it has neither. num_threads: for ONNX Runtime, by default one per core. XLA always uses all cores.
     Raises UserError for a form that the bundle does not have, whose package is missing, or whose file is damaged, and
     for `savedmodel`, which TensorFlow Serving runs.
     """
@@ -56,7 +56,7 @@ def load_classifier(
 
 
 def _checking_pixels(classify: Classifier, image_size: int, num_classes: int) -> Classifier:
-    """`classify`; for anything but the pixels that it takes, it raises UserError and not its runtime's own errors."""
+    """`classify`, but images of another shape or dtype raise UserError instead of an error of its runtime."""
 
     def checked(images: np.ndarray) -> np.ndarray:
         images = np.asarray(images)
@@ -82,7 +82,7 @@ def default_form(bundle: Bundle) -> Form:
 
 
 def _runs_on_accelerator() -> bool:
-    """Whether JAX runs on anything but a CPU here. If it cannot, JAX is not even imported."""
+    """Whether JAX runs on anything but a CPU here. If it cannot, JAX is not imported."""
     if os.environ.get("JAX_PLATFORMS") == "cpu" or not any(map(importlib.util.find_spec, _PLUGINS)):
         return False
     if not has_accelerator():
@@ -93,6 +93,6 @@ def _runs_on_accelerator() -> bool:
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
-    """Probabilities [..., classes]. SciPy's would cost a server a seventh of a second of its start."""
+    """Probabilities [..., classes]. Importing SciPy's softmax would delay a server's start by a seventh of a second."""
     powers = np.exp(logits - logits.max(-1, keepdims=True))
     return powers / powers.sum(-1, keepdims=True)

@@ -1,4 +1,4 @@
-"""From a checkpoint to a bundle."""
+"""Exports a checkpoint as a bundle."""
 
 import functools
 import importlib.util
@@ -22,10 +22,10 @@ log = logging.getLogger(__name__)
 _PACKAGES: dict[Form, tuple[str, ...]] = {
     "stablehlo": (), "onnx": ("onnx",), "int8": ("onnx", "onnxruntime"), "savedmodel": ("tensorflow",),
 }  # fmt: skip
-"""The packages that writing a form needs."""
+"""The packages needed to write each form."""
 
 _EXTRAS: dict[Form, str] = {"onnx": "onnx", "int8": "onnx", "savedmodel": "tf"}
-"""The extra that brings them."""
+"""The extra of this package that installs them."""
 
 _DEFAULT_FORMS: tuple[Form, ...] = ("stablehlo", "onnx", "savedmodel")
 
@@ -35,8 +35,8 @@ def export_run(
 ) -> str:
     """Exports the newest checkpoint of `model_dir` to `export_dir` and returns the path of the bundle.
 
-    trained: the checkpoint, where it was loaded already. check: called with the bundle before it appears; when it
-    raises, none does. Of several processes the first one writes, and all return the path. Raises UserError.
+    trained: the checkpoint, if it is loaded already. check: called with the bundle before it appears; if it raises, no
+    bundle appears. With several processes the first one writes, and all return the path. Raises UserError.
     """
     require_config(config)
     if not config.eval.export_dir:
@@ -50,10 +50,10 @@ def export_run(
 
 
 def export_model(trained: Trained, config: Config, check: Callable[[Bundle], object] | None = None) -> str:
-    """Writes a bundle under `export_dir`, whole or not at all, and returns its path.
+    """Writes a bundle under `export_dir`, completely or not at all, and returns its path.
 
-    config: what was asked for: the options of the export, and the data that calibrate the int8 form. check: see
-    `export_run`. Raises UserError.
+    config: the options of the export, and of the data that calibrate the int8 form. check: see `export_run`. Raises
+    UserError.
     """
     asked = config.eval
     folded = fold(trained)
@@ -72,7 +72,7 @@ def export_model(trained: Trained, config: Config, check: Callable[[Bundle], obj
 
 
 def check_export(asked: EvalConfig) -> None:
-    """Raises UserError for options that do not fit, missing packages, and a folder that cannot be written to."""
+    """Raises UserError for invalid options, missing packages, and a folder that cannot be written to."""
     for form in chosen_forms(asked):
         if package := _missing_package(form):
             raise missing_extra(f"Form {form}", package, _EXTRAS[form])
@@ -106,7 +106,7 @@ def batch_sizes(asked: EvalConfig) -> tuple[int, ...]:
 
 
 def _missing_package(form: Form) -> str | None:
-    """The first package that writing a form needs and that is not installed."""
+    """The first package that is needed to write a form and is not installed."""
     return next((name for name in _PACKAGES[form] if importlib.util.find_spec(name) is None), None)
 
 
@@ -117,7 +117,7 @@ def _tell_left_out() -> None:
 
 
 def _write_form(form: Form, trained: Trained, folded: Folded, config: Config) -> Mapping[str, bytes]:
-    """The files of a form, by path in the bundle. Heavy packages are imported by the forms that need them."""
+    """The files of a form, by path in the bundle. Only the form that needs a heavy package imports it."""
     if form == "stablehlo":
         from resnet_tpu.serving.export.stablehlo import write_stablehlo
 

@@ -1,4 +1,4 @@
-"""The arrays of a trained network as evaluation needs them: batch norms folded into the convolutions before them."""
+"""Prepares a trained network for inference: folds batch norms into the convolutions before them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,8 +22,8 @@ class Folded:
     `X/kernel` and `X/bias` of a convolution X, with the batch norm that followed it folded in;
     `X/scale` and `X/bias` of a batch norm that no convolution precedes;
     `X/scale`, `X/bias`, `X/v` of an EvoNorm, with `X/std` (of the batch) in B0.
-    mean, std: of the pixels 0..255, float32 [3]. class_names: one for every output; those without are numbered.
-    about: for whoever has a file of the network alone: how a photo is prepared, the step, where the weights came from.
+    mean, std: of the pixels 0..255, float32 [3]. class_names: one for every output; classes without a name are
+    numbered. about: metadata for users of a single file: preprocessing, training step, origin of the weights.
     """
 
     architecture: Architecture
@@ -36,7 +36,7 @@ class Folded:
 
 
 def fold(trained: Trained) -> Folded:
-    """The trained network, folded; the arithmetic is float64. Raises NonFiniteError for weights that are not finite."""
+    """Folds the trained network in float64. Raises NonFiniteError for weights that are not finite."""
     config = trained.config
     found: dict[str, np.ndarray] = {}
     with np.errstate(invalid="ignore", over="ignore"):
@@ -87,7 +87,7 @@ def _fold_into(weights: dict[str, np.ndarray], name: str, params: Mapping[str, A
 def _fold_conv(weights: dict[str, np.ndarray], name: str, params: Mapping[str, Any], stats: Mapping[str, Any]) -> None:
     kernel = np.asarray(params["conv"]["kernel"], np.float64)
     norm = _norm(params["norm"], stats.get("norm", {})) if "norm" in params else {}
-    if "v" in norm:  # an EvoNorm is not linear: it stays behind its convolution
+    if "v" in norm:  # an EvoNorm is not linear: it remains a layer after its convolution
         weights |= {f"{name}/norm/{key}": array for key, array in norm.items()}
     elif norm:
         kernel = kernel * norm["scale"]

@@ -1,4 +1,4 @@
-"""The network as ONNX, for ONNX Runtime and whatever else reads it."""
+"""Writes the network as ONNX, for ONNX Runtime and other programs."""
 
 import json
 from dataclasses import dataclass, field
@@ -16,17 +16,17 @@ from resnet_tpu.serving.export.runtime import FILES
 from resnet_tpu.serving.export.walk import Pads, walk
 
 OPSET = 17
-"""Of 2022: old enough for the programs in the field that read ONNX, new enough for all that a ResNet needs."""
+"""Of 2022: old enough for the ONNX readers in use, new enough for everything a ResNet needs."""
 
-_IR_VERSION = 8  # that came with this opset
+_IR_VERSION = 8  # the version that came with this opset
 
 _MAPS = [2, 3]  # axes of height and width
 
 
 def write_onnx(folded: Folded) -> dict[str, bytes]:
-    """The file of the form: `images` uint8 [n, s, s, 3] -> `logits` and `probabilities` float32 [n, classes].
+    """Makes the file of the form: `images` uint8 [n, s, s, 3] -> `logits` and `probabilities` float32 [n, classes].
 
-    Normalisation is included, channels come first inside, n is symbolic. Its metadata hold class names and image size.
+    Normalisation is included, channels come first inside, n is symbolic. The metadata hold class names and image size.
     """
     model = make_model(folded)
     onnx.checker.check_model(model, full_check=True)
@@ -59,7 +59,7 @@ def make_model(folded: Folded) -> onnx.ModelProto:
 
 @dataclass
 class _Ops:
-    """`walk.Ops` in nodes of ONNX: values are their names, activations [n, c, h, w]."""
+    """`walk.Ops` as ONNX nodes. Values are represented by their names; activations are [n, c, h, w]."""
 
     folded: Folded
     nodes: list[onnx.NodeProto] = field(default_factory=list)

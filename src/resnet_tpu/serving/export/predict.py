@@ -1,4 +1,4 @@
-"""Prediction with a bundle: the images, formats and reports of `training.predict`."""
+"""Predicts with a bundle, with the same images, formats and reports as `training.predict`."""
 
 from collections.abc import Callable, Sequence
 
@@ -19,7 +19,7 @@ from resnet_tpu.training.predict import Format, check_any, names_of, open_images
 from resnet_tpu.training.trained import data_for_network
 
 BATCH_SIZE = 32
-"""The most images at once unless more are asked for: beyond that no form gets faster on a CPU."""
+"""Default limit of the batch size: larger batches are no faster on a CPU in any form."""
 
 _DO = "Choose another form of it (--form), or export an earlier checkpoint."
 
@@ -35,9 +35,9 @@ def predict_with_bundle(
     top_k: int,
     output_dir: str,
 ) -> Predictions:
-    """Predicts image files and folders, or a split of the data, as `training.predict.predict`, in one process.
+    """Predicts image files and folders, or a split of the data, like `training.predict.predict`, in one process.
 
-    form: None for that of `load_classifier`. Raises UserError.
+    form: None for the default of `load_classifier`. Raises UserError.
     """
     if output_dir:
         storage.check_writable(output_dir)
@@ -67,8 +67,8 @@ def run_source(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The outputs of `run` for the images of `source`, their labels (-1: unknown), and the index of each.
 
-    Damaged images are left out if the data options say so. Raises UserError if all were, and NonFiniteError for a batch
-    whose outputs are not all finite, with `what` they are and what `advise` says.
+    Damaged images are skipped if the data options say so. Raises UserError if all are damaged, and NonFiniteError for a
+    batch with outputs that are not finite. Its message says `what` the outputs are, and what `advise` returns.
     """
     batch_size = min(batch_size, len(source))
     batches = eval_batches(source, data, batch_size=batch_size)

@@ -1,4 +1,4 @@
-"""The network with 8-bit weights and activations, for CPUs: quantised after the training by ONNX Runtime."""
+"""Quantises a trained network to 8-bit weights and activations for CPUs, with ONNX Runtime."""
 
 import logging
 import tempfile
@@ -23,20 +23,20 @@ from resnet_tpu.serving.export.onnx import make_model
 from resnet_tpu.serving.export.runtime import FILES
 
 NUM_IMAGES = 256
-"""Training images whose activations say which range each tensor needs."""
+"""Training images whose activations determine the range of each tensor."""
 
 _BATCH = 8
 
 _DO = "Take an earlier checkpoint, or leave int8 out of --forms."
 
 _QUANTIZED = ("Conv", "Add", "MaxPool", "AveragePool", "GlobalAveragePool", "Relu")
-"""Kinds of nodes computed in 8 bits. Not the classifier, nor what varies with the image: gates and EvoNorms."""
+"""Types of nodes computed in 8 bits. The classifier, gates and EvoNorms stay in float32."""
 
 
 def write_int8(folded: Folded, data: DataConfig) -> dict[str, bytes]:
-    """The file of the form, with the inputs and outputs of `write_onnx`: an ONNX model with quantised tensors (QDQ).
+    """Makes the file of the form: an ONNX model with quantised tensors (QDQ), inputs and outputs as in `write_onnx`.
 
-    data: whose training images calibrate it. Raises UserError when there are none.
+    data: its training images calibrate the ranges. Raises UserError when there are none.
     """
     images = _calibration_images(data)
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
@@ -45,15 +45,15 @@ def write_int8(folded: Folded, data: DataConfig) -> dict[str, bytes]:
         onnx.save(make_model(folded), source)
         root = logging.getLogger()
         level = root.level
-        root.setLevel(logging.ERROR)  # advice to simplify the model, which has nothing left to simplify
+        root.setLevel(logging.ERROR)  # it advises to simplify the model, but there is nothing left to simplify
         try:
             quantize_static(
                 source, target, _Reader(images), quant_format=QuantFormat.QDQ, per_channel=True,
                 activation_type=QuantType.QUInt8, weight_type=QuantType.QInt8, op_types_to_quantize=list(_QUANTIZED),
                 nodes_to_exclude=_left_in_float(folded), calibrate_method=CalibrationMethod.MinMax,
-                reduce_range=True,  # 7 bits of weights: CPUs without VNNI add pairs of products in 16 bits
+                reduce_range=True,  # 7-bit weights: CPUs without VNNI add pairs of products in 16 bits
             )  # fmt: skip
-        except AssertionError as error:  # of a range that is nan
+        except AssertionError as error:  # raised for a range that is nan
             raise NonFiniteError("Calibration of int8", f"{error} in a range", "finite activations", _DO) from None
         finally:
             root.setLevel(level)
@@ -63,7 +63,7 @@ def write_int8(folded: Folded, data: DataConfig) -> dict[str, bytes]:
 
 
 def _check_ranges(model: onnx.ModelProto) -> None:
-    """Raises NonFiniteError when an activation was not finite during calibration: its range is meaningless then."""
+    """Raises NonFiniteError if an activation was not finite during calibration, which makes its range meaningless."""
     for tensor in model.graph.initializer:
         if tensor.data_type == onnx.TensorProto.FLOAT:
             array = onnx.numpy_helper.to_array(tensor)
@@ -71,7 +71,7 @@ def _check_ranges(model: onnx.ModelProto) -> None:
 
 
 def _left_in_float(folded: Folded) -> list[str]:
-    """Nodes of a kind that is quantised elsewhere: the gates of squeeze-and-excite are small, and sensitive."""
+    """Nodes excluded although their type is quantised: squeeze-and-excite gates are small, and sensitive."""
     names = [name.removesuffix("/kernel") for name in folded.weights if "/squeeze_excite/" in name]
     return [node for name in names for node in (name, f"{name}/relu")]
 

@@ -1,4 +1,4 @@
-"""ONNX Runtime on a CPU."""
+"""Runs a bundle with ONNX Runtime on a CPU."""
 
 import functools
 from typing import Any
@@ -17,9 +17,9 @@ FILES: dict[Form, str] = {"onnx": "model.onnx", "int8": "model_int8.onnx"}
 def load_onnx(
     bundle: Bundle, form: Form, num_threads: int | None = None, output: Output = "probabilities"
 ) -> Classifier:
-    """The network of a bundle through ONNX Runtime. Raises UserError when it is not installed, or the file damaged.
+    """Loads a bundle into ONNX Runtime. Raises UserError when that is not installed, or the file is damaged.
 
-    num_threads: default one per core, of which a container may have fewer than the machine.
+    num_threads: by default one per core of the container, which may have fewer than the machine.
     """
     try:
         import onnxruntime
@@ -30,7 +30,7 @@ def load_onnx(
     options.log_severity_level = 3
     try:
         session = onnxruntime.InferenceSession(bundle.read(FILES[form]), options, ["CPUExecutionProvider"])
-    except (RuntimeError, ValueError) as error:  # what ONNX Runtime raises derives from either
+    except (RuntimeError, ValueError) as error:  # all errors of ONNX Runtime derive from one of these
         do = "Upgrade onnxruntime, or choose --form=stablehlo."
         raise UserError(f"Bundle, {FILES[form]}", first_line(error), "what this ONNX Runtime can run", do) from None
     return functools.partial(_run, session, output)

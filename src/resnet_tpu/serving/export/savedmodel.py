@@ -1,4 +1,4 @@
-"""The network as a TensorFlow SavedModel with the original's signature: encoded images in, classes out."""
+"""Writes the network as a TensorFlow SavedModel with the original's signature: encoded images in, classes out."""
 
 import contextlib
 import functools
@@ -26,16 +26,16 @@ SIGNATURES = ("serving_default", "classify")
 """The original's: `input` string [n], JPEG, PNG, BMP or GIF -> `classes` int64 [n], `probabilities` [n, classes]."""
 
 PIXELS = "pixels"
-"""A signature of ours: `images` uint8 [n, s, s, 3] -> `logits`, `probabilities` float32 [n, classes]."""
+"""Our own signature: `images` uint8 [n, s, s, 3] -> `logits`, `probabilities` float32 [n, classes]."""
 
 
 def write_savedmodel(
     folded: Folded, data: DataConfig, asked: EvalConfig, batch_sizes: Sequence[int]
 ) -> dict[str, bytes]:
-    """The files of the form, which lie where TensorFlow Serving looks for them when it is given the folder of exports.
+    """Makes the files of the form, placed where TensorFlow Serving finds them when it is given the folder of exports.
 
-    data: of the training, for the preprocessing.
-    With `add_warmup_requests`, requests of the batch sizes too. Raises UserError when TensorFlow is not installed.
+    data: of training, for the preprocessing. With `add_warmup_requests` the files include warm-up requests of the batch
+    sizes. Raises UserError when TensorFlow is not installed.
     """
     tf = _tensorflow()
     variables = {name: tf.Variable(array, trainable=False) for name, array in folded.weights.items()}
@@ -74,7 +74,7 @@ def write_savedmodel(
 
 
 def load_savedmodel(bundle: Bundle) -> Classifier:
-    """Logits of the SavedModel of a bundle, from pixels. Raises UserError when TensorFlow is not installed."""
+    """Loads the SavedModel of a bundle: pixels -> logits. Raises UserError when TensorFlow is not installed."""
     tf = _tensorflow()
     for name in bundle.files:
         if name.startswith(("saved_model", "variables")):
@@ -83,21 +83,21 @@ def load_savedmodel(bundle: Bundle) -> Classifier:
     signature = loaded.signatures[PIXELS]
 
     def run(images: np.ndarray) -> np.ndarray:
-        assert loaded is not None  # a signature does not keep the variables that it reads
+        assert loaded is not None  # keeps its variables alive: a signature does not
         return signature(images=tf.constant(images))["logits"].numpy()
 
     return run
 
 
 def _tensorflow() -> Any:
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # it logs every instruction set that it was not built for
-    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # oneDNN is logged too, and gains nothing for a few images
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # else it logs every instruction set it was not built for
+    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # oneDNN is logged too, and speeds up no small batch
     try:
         tf = importlib.import_module("tensorflow")
     except ImportError:
         raise missing_extra("Form savedmodel", "tensorflow", "tf") from None
     with contextlib.suppress(RuntimeError):  # too late once TensorFlow has started
-        tf.config.set_visible_devices([], "GPU")  # else it would take all the memory of GPUs that JAX uses
+        tf.config.set_visible_devices([], "GPU")  # else it would take all the memory of GPUs that JAX uses too
     return tf
 
 
@@ -109,7 +109,7 @@ def _decode(tf: Any, image_size: int, data: DataConfig, encoded: Any) -> Any:
 
 
 def _center(tf: Any, image: Any, image_size: int, data: DataConfig) -> Any:
-    """As `data.pixels.crop.eval_window`, resized with the original's kernel."""
+    """Crops like `data.pixels.crop.eval_window`, and resizes with the original's kernel."""
     shape = tf.shape(image)
     height, width = shape[0], shape[1]
     pad = round(image_size * (1 / data.crop_pct - 1))
@@ -123,7 +123,7 @@ def _center(tf: Any, image: Any, image_size: int, data: DataConfig) -> Any:
 
 
 def _resized_center(tf: Any, image: Any, image_size: int, data: DataConfig) -> Any:
-    """As `data.pixels.pillow.resized_center`, but for Pillow's rounding between the axes: a level or two."""
+    """Like `data.pixels.pillow.resized_center`, but without Pillow's rounding between the axes: a level or two off."""
     sides = tf.shape(image)[:2]
     resized_sides = math.floor(image_size / data.crop_pct) * sides // tf.reduce_min(sides)
     resized = tf.image.resize(image, resized_sides, data.resize_method, antialias=True)
@@ -173,7 +173,7 @@ class _Ops:
         return self.tf.nn.max_pool2d(x, 3, 2, [[0, 0], pads, pads, [0, 0]])
 
     def average_pool(self, x: Any, pads: Pads) -> Any:
-        del pads  # TensorFlow's own SAME
+        del pads  # the same as TensorFlow's SAME
         return self.tf.nn.avg_pool2d(x, 2, 2, "SAME")
 
     def add(self, x: Any, y: Any, *, relu: bool) -> Any:

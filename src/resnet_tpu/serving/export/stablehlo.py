@@ -1,4 +1,4 @@
-"""The network as StableHLO: one program for CPU, GPU and TPU and any number of images, with separate weights."""
+"""Writes the network as StableHLO: one program for CPU, GPU, TPU and any number of images, with separate weights."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ GRAPH, WEIGHTS = "model.stablehlo", "weights.safetensors"
 
 
 def write_stablehlo(folded: Folded) -> dict[str, bytes]:
-    """The files of the form.
+    """Makes the files of the form.
 
     `model.stablehlo`: a serialized `jax.export` of (weights by name, images uint8 [n, s, s, 3]) -> (logits,
     probabilities), float32 [n, classes], normalisation included. `weights.safetensors`: the weights.
@@ -40,9 +40,9 @@ def write_stablehlo(folded: Folded) -> dict[str, bytes]:
 
 
 def load_stablehlo(bundle: Bundle, output: Output = "probabilities") -> Classifier:
-    """The network of a bundle through XLA, compiled for each number of images it is given.
+    """Loads a bundle into XLA. The network is compiled for each batch size it is called with.
 
-    Raises UserError when a file of it is damaged.
+    Raises UserError when one of its files is damaged.
     """
     exported = export.deserialize(bytearray(bundle.read(GRAPH)))
     stored = safetensors.numpy.load(bundle.read(WEIGHTS))
@@ -67,7 +67,7 @@ class _Ops:
         if total:
             pads = [(total // 2, total - total // 2)] * 2
             x = lax.conv_general_dilated(x, kernel, (stride, stride), pads, dimension_numbers=DIMENSIONS)
-        else:  # as a product of matrices, which XLA computes faster on a CPU
+        else:  # as a matrix product, which XLA computes faster on a CPU
             x = x[:, ::stride, ::stride] @ kernel[0, 0]
         x = x if bias is None else x + bias
         return jax.nn.relu(x) if relu else x

@@ -1,4 +1,4 @@
-"""Compares a bundle with the network that it was made from, on the same images."""
+"""Compares a bundle with the network it was made from, on the same images."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -33,8 +33,8 @@ ACCELERATOR_TOLERANCE = 2e-2
 class Comparison:
     """One way to compute the network, compared with the trained network in float32 over the same images.
 
-    logits, probabilities: the largest difference. same: images whose most probable class is the same. top_1: accuracy
-    on the images whose label is known, None when none is. images_per_second: None when there is only one batch.
+    logits, probabilities: the largest difference. same: the number of images whose most probable class is the same.
+    top_1: accuracy on the labelled images, None without any. images_per_second: None when there is only one batch.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Comparison:
 
 
 class Expected(NamedTuple):
-    """What a bundle is compared with: the trained network, on the images of `source`."""
+    """The reference for a bundle: the trained network, and the images of `source`."""
 
     trained: Trained
     source: Source
@@ -55,10 +55,10 @@ class Expected(NamedTuple):
 
 
 def open_expected(config: Config, images: Sequence[str], *, split: Split | None, num_images: int) -> Expected:
-    """The newest checkpoint of `model_dir`, and the named images or, without any, some of a split of the data.
+    """Opens the newest checkpoint of `model_dir`, and `images` or, if empty, `num_images` of a split of the data.
 
-    The split is test, or validation if there is no test, unless one is named. Raises UserError if there are no images,
-    or they are of other classes.
+    split: by default test, or validation if there is no test. Raises UserError if there are no images, or if their
+    classes differ from those of the network.
     """
     trained = load_newest(config)
     data = data_for_network(config.data, trained.config.data, also=PREPROCESSING)
@@ -75,8 +75,8 @@ def open_expected(config: Config, images: Sequence[str], *, split: Split | None,
 def verify(bundle: Bundle, expected: Expected) -> list[Comparison]:
     """Compares every form of the bundle with the trained network.
 
-    Raises UserError when a float32 form does not compute what the network computes, NonFiniteError when a form gives
-    logits that are not finite.
+    Raises UserError when the logits of a float32 form differ from the network's by more than the tolerance, and
+    NonFiniteError when a form computes logits that are not finite.
     """
     trained, source, data = expected
     reference: np.ndarray | None = None
@@ -121,7 +121,7 @@ def _live(trained: Trained, precision: str) -> Classifier:
 
 
 class _Timed:
-    """A run that takes the time of all batches but the first, in which programs are compiled."""
+    """Calls `run` and measures the time of all batches but the first, which includes compilation."""
 
     def __init__(self, run: Classifier) -> None:
         self._run, self._calls, self._images, self._seconds = run, 0, 0, 0.0

@@ -1,4 +1,4 @@
-"""The network in evaluation as a sequence of a few operations, which every exported form implements for itself."""
+"""The network in evaluation as a sequence of a few operations. Each exported form implements these operations."""
 
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
@@ -11,13 +11,13 @@ from resnet_tpu.serving.export.fold import Folded
 T = TypeVar("T")
 
 Pads = tuple[int, int]
-"""Rows above and below, and columns left and right, that are padded."""
+"""Padding before and after, the same for rows and columns."""
 
 
 class Ops(Protocol[T]):
-    """What a form must be able to do. Activations are T, float32 [n, h, w, c] or in the form's own order of axes.
+    """The operations that a form implements. Activations are T, float32 [n, h, w, c] or in the form's order of axes.
 
-    `name` is that of a layer, whose arrays are those of `Folded.weights` below it.
+    name: of a layer; its arrays are those in `Folded.weights` whose names begin with it.
     """
 
     def normalize(self, images: T, mean: np.ndarray, std: np.ndarray) -> T:
@@ -25,7 +25,7 @@ class Ops(Protocol[T]):
         ...
 
     def conv(self, x: T, name: str, *, stride: int = 1, relu: bool = False) -> T:
-        """A convolution, padded by k-1 in total, (k-1)//2 of it before; with a bias where there is one."""
+        """A convolution, padded by k-1 in total, (k-1)//2 of that before; with a bias if the layer has one."""
         ...
 
     def scale_shift(self, x: T, name: str) -> T:
@@ -33,19 +33,19 @@ class Ops(Protocol[T]):
         ...
 
     def evonorm_b0(self, x: T, name: str) -> T:
-        """x / max(std, v x + sqrt(variance of the map + EPSILON)) * scale + bias"""
+        """x / max(std, v x + sqrt(variance over the map + EPSILON)) * scale + bias"""
         ...
 
     def evonorm_s0(self, x: T, name: str, groups: int) -> T:
-        """x sigmoid(v x) / sqrt(variance of the image's group of channels + EPSILON) * scale + bias"""
+        """x sigmoid(v x) / sqrt(variance over the image's group of channels + EPSILON) * scale + bias"""
         ...
 
     def max_pool(self, x: T, pads: Pads) -> T:
-        """The largest of 3x3 windows with stride 2."""
+        """The maximum over 3x3 windows with stride 2."""
         ...
 
     def average_pool(self, x: T, pads: Pads) -> T:
-        """The mean of 2x2 windows with stride 2, not counting the padding."""
+        """The mean over 2x2 windows with stride 2, without the padding."""
         ...
 
     def add(self, x: T, y: T, *, relu: bool) -> T:
@@ -91,7 +91,7 @@ class _Walk(Generic[T]):
         return self.ops.classify(self.ops.global_mean(x), "dense")
 
     def stem(self, x: T) -> tuple[T, int]:
-        """The map that the first group sees, and its side."""
+        """The input of the first group of blocks, and its height, which is also its width."""
         settings, size = self.folded.architecture, self.folded.image_size
         last, stride = "stem", 1 if settings.small_stem else 2
         if settings.use_resnetd_stem:
@@ -124,19 +124,19 @@ class _Walk(Generic[T]):
         return self.ops.add(x, shortcut, relu=not settings.pre_activation)
 
     def project(self, x: T, name: str, size: int, stride: int) -> T:
-        """The projection of a shortcut from a map of this side."""
+        """The projection of a shortcut whose input has height and width `size`."""
         pools = self.folded.architecture.resnetd_shortcut and stride == 2
         seen = self.ops.average_pool(x, same_pads(size, 2)) if pools else x
         return self.ops.conv(seen, f"{name}/projection", stride=1 if pools else stride)
 
     def conv_act(self, x: T, name: str, stride: int = 1) -> T:
-        """A convolution and its activation; a batch norm between them is in the convolution's arrays."""
+        """A convolution and its activation; a batch norm between them is folded into the convolution."""
         if self.has(f"{name}/norm/v"):
             return self.norm(self.ops.conv(x, name, stride=stride), f"{name}/norm")
         return self.ops.conv(x, name, stride=stride, relu=True)
 
     def norm(self, x: T, name: str) -> T:
-        """A norm that stands alone, and its activation."""
+        """A norm that is not folded into a convolution, and its activation."""
         if self.has(f"{name}/std"):
             return self.ops.evonorm_b0(x, name)
         if self.has(f"{name}/v"):
@@ -146,6 +146,6 @@ class _Walk(Generic[T]):
 
 
 def same_pads(size: int, window: int) -> Pads:
-    """TensorFlow's SAME for windows with stride 2 on a map of side `size`: the smaller half before."""
+    """TensorFlow's SAME padding for windows with stride 2 on a map of side `size`: the smaller half comes before."""
     total = max((-(-size // 2) - 1) * 2 + window - size, 0)
     return total // 2, total - total // 2

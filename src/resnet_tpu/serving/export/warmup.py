@@ -1,4 +1,4 @@
-"""Requests with which TensorFlow Serving warms a SavedModel up before it answers."""
+"""Writes the requests with which TensorFlow Serving warms up a SavedModel before it answers clients."""
 
 from collections.abc import Sequence
 
@@ -9,11 +9,11 @@ from resnet_tpu.checkpoints.tf1_table import make_varint
 from resnet_tpu.data.records.tfrecord import framed
 
 REQUESTS = "assets.extra/tf_serving_warmup_requests"
-"""Where TensorFlow Serving looks for them, beside the SavedModel."""
+"""The path below the SavedModel where TensorFlow Serving looks for them."""
 
 _PER_SIZE = 8  # as many as the original writes
 
-# field numbers of tensorflow.serving.PredictionLog and what is in it
+# field numbers of tensorflow.serving.PredictionLog and of the messages in it
 _PREDICT_LOG, _REQUEST = 6, 1
 _MODEL_SPEC, _INPUTS = 1, 2
 _NAME, _SIGNATURE = 1, 3
@@ -47,7 +47,7 @@ def _prediction_log(model_name: str, images: Sequence[bytes]) -> bytes:
 
 
 def _bytes(field: int, value: bytes) -> bytes:
-    """A field of protobuf's wire format that holds bytes, text or a message."""
+    """A field of bytes, text or a message in protobuf's wire format."""
     return make_varint(field << 3 | 2) + make_varint(len(value)) + value
 
 

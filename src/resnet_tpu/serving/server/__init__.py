@@ -1,1 +1,1 @@
-"""HTTP over bundles: requests, decoding, batches, answers."""
+"""Serves bundles over HTTP: reads requests, decodes images, forms batches, answers."""

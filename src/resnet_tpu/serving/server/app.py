@@ -43,7 +43,7 @@ TopK = Annotated[int, Query(ge=1, description="Classes to name for each image.")
 
 
 def make_app(models: Mapping[str, Model], loader: Loader, state: State) -> FastAPI:
-    """The server as an ASGI application. `state` says that it is ready from its start until someone changes that."""
+    """The server as an ASGI application. It sets `state` to ready when it starts; the caller may change that later."""
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -58,7 +58,7 @@ def make_app(models: Mapping[str, Model], loader: Loader, state: State) -> FastA
         "What answers GET answers HEAD.",
         docs_url=None,
         redoc_url=None,
-        openapi_url=None,  # a route like the others, so that it is counted as they are
+        openapi_url=None,  # a route like the others, so that it is counted like them
         redirect_slashes=False,
         responses=openapi.any_error(),
         lifespan=lifespan,

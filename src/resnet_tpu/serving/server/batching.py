@@ -1,4 +1,4 @@
-"""Dynamic batching: images of many requests run through a network together."""
+"""Dynamic batching: runs images of several requests through a network together."""
 
 import asyncio
 import functools
@@ -14,14 +14,14 @@ from resnet_tpu.serving.server.refusal import Refusal
 
 Answer = asyncio.Future[np.ndarray]
 Decode = Callable[[], np.ndarray]
-"""Makes an image of its file, which it holds."""
+"""Decodes an image, whose file it holds."""
 
 
 class Batcher:
-    """One network with its queue. All methods are called on the event loop; images run on a thread of their own.
+    """A network with its queue. All methods are called on the event loop; the network has a thread of its own.
 
-    Waiting images run as soon as the network is free, at most `max_batch_size` at a time. While others are being
-    decoded, an image waits for them, up to `max_wait` seconds.
+    Waiting images run as soon as the network is free, at most `max_batch_size` at a time. An image waits for others
+    that are still being decoded, but for at most `max_wait` seconds.
     """
 
     def __init__(
@@ -35,8 +35,8 @@ class Batcher:
         max_queue: int,
         batch_sizes: Sequence[int] = (),
     ) -> None:
-        """classify: images uint8 [n, s, s, 3] -> logits [n, classes]. batch_sizes: ascending, the only n that
-        it is called with, padded with zeros; empty for any n up to max_batch_size.
+        """classify: images uint8 [n, s, s, 3] -> logits [n, classes]. batch_sizes: the values of n that it is called
+        with, ascending; batches are padded with zeros to one of them. Empty: any n up to max_batch_size.
         """
         self._classify, self._decoders, self._metrics = classify, decoders, metrics
         self._max_batch_size, self._max_wait, self._max_queue = max_batch_size, max_wait, max_queue
@@ -53,10 +53,10 @@ class Batcher:
         return self._num_decoding + len(self._waiting)
 
     def submit(self, decodes: Sequence[Decode]) -> list[Answer]:
-        """Futures of the logits [classes] of the images that these functions return on a decoding thread.
+        """Futures of the logits [classes] of the images that these functions decode, which run on decoding threads.
 
-        Cancelling an answer takes its image out of the queue. An answer raises what its function raises. Raises Refusal
-        (503) when the queue has no room for all of them.
+        Cancelling a future takes its image out of the queue. A future raises what its function raises. Raises Refusal
+        (503) when the queue has no room for all of the images.
         """
         count = len(decodes)
         if self.queue_length + count > self._max_queue:
@@ -89,7 +89,7 @@ class Batcher:
         """Drops the work for an answer that nobody waits for."""
         if answer.cancelled():
             job.cancel()
-            held.clear()  # the executor keeps what was cancelled until a thread is free to drop it
+            held.clear()  # the executor keeps a cancelled job until a thread is free to drop it
             self._waiting.pop(answer, None)
 
     def _run_if_due(self) -> None:
@@ -122,7 +122,7 @@ class Batcher:
         self._run_if_due()  # first, so that the network does not wait while answers are delivered
         error = done.exception()
         for index, answer in enumerate(answers):
-            if answer.done():  # its caller is gone
+            if answer.done():  # cancelled
                 continue
             if error:
                 answer.set_exception(error)
@@ -130,7 +130,7 @@ class Batcher:
                 answer.set_result(done.result()[index])
 
     def _run(self, images: Sequence[np.ndarray]) -> np.ndarray:
-        """The logits [n, classes]; on the thread of the network."""
+        """The logits [n, classes]. Runs on the network's thread."""
         start = time.perf_counter()
         count = len(images)
         size = next((size for size in self._batch_sizes if size >= count), count)

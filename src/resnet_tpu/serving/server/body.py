@@ -1,4 +1,4 @@
-"""Bodies of requests, read as a stream and refused as soon as they are too large."""
+"""Reads the bodies of requests as streams, and refuses a body as soon as it is too large."""
 
 import contextlib
 from collections.abc import AsyncGenerator, Iterator
@@ -12,18 +12,18 @@ from starlette.requests import Request
 from resnet_tpu.serving.server.refusal import Refusal
 
 _CHARSETS = {b"utf-8", b"us-ascii"}
-"""Charsets accepted for names and fields. Some of Python's others take minutes for a megabyte."""
+"""Charsets accepted for names and fields. Some other codecs of Python take minutes for a megabyte."""
 
 
 class Pending:
-    """How many bytes of requests the server holds."""
+    """Counts the bytes of requests that the server holds in memory."""
 
     def __init__(self, limit: int) -> None:
         self.limit, self.held = limit, 0
 
     @contextlib.contextmanager
     def share(self) -> Iterator["Share"]:
-        """What one request holds, given back at the end."""
+        """The share of one request. It is given back at the end of the block."""
         share = Share(self)
         try:
             yield share
@@ -33,7 +33,7 @@ class Pending:
 
 @dataclass
 class Share:
-    """The bytes of one request."""
+    """Counts the bytes that one request holds."""
 
     pending: Pending
     held: int = 0
@@ -47,7 +47,7 @@ class Share:
 
 
 async def read_body(request: Request, max_bytes: int, share: Share) -> bytes:
-    """The whole body. Raises Refusal (413, 415, 503), if possible before it is read, and ClientDisconnect."""
+    """The whole body. Raises ClientDisconnect and Refusal (413, 415, 503), if possible before the body is read."""
     body = bytearray()
     async for chunk in _stream(request, max_bytes, share):
         body += chunk
@@ -55,10 +55,10 @@ async def read_body(request: Request, max_bytes: int, share: Share) -> bytes:
 
 
 async def read_files(request: Request, max_bytes: int, max_files: int, share: Share) -> list[tuple[str, bytes]]:
-    """(name, content) of the files in a multipart body, whatever its fields are called.
+    """(name, content) of the files in a multipart body, whatever the names of its fields.
 
-    Raises Refusal (400, 413, 415, 503), also for a part that may be a photo whose name was forgotten, which would be
-    left out; and ClientDisconnect.
+    Raises ClientDisconnect, and Refusal (400, 413, 415, 503), also for a part that may be a photo without a file name:
+    it would otherwise be ignored.
     """
     kind = request.headers.get("content-type", "")
     if not kind.lower().startswith("multipart/form-data"):
@@ -71,7 +71,7 @@ async def read_files(request: Request, max_bytes: int, max_files: int, share: Sh
         form = await parser.parse()
     except (MultiPartException, KeyError, ValueError) as error:
         reason = getattr(error, "message", "") or type(error).__name__
-        if "aximum" in reason:  # a limit of the parser; what goes beyond one is well-formed all the same
+        if "aximum" in reason:  # "Maximum ...": beyond a limit of the parser, but well-formed
             raise Refusal(400, f"Request: got too much in one body. {reason}") from None
         raise Refusal(400, f"Request: got a malformed body ({reason}), expected multipart/form-data.") from None
     uploads = [value for _, value in form.multi_items() if isinstance(value, UploadFile)]
@@ -90,16 +90,16 @@ async def read_files(request: Request, max_bytes: int, max_files: int, share: Sh
 
 
 def _unescaped(filename: str) -> str:
-    """The name of a file, of which clients write three characters in this way (WHATWG, multipart/form-data)."""
+    """A file name without the percent-encoding that clients use for three characters (WHATWG, multipart/form-data)."""
     return filename.replace("%22", '"').replace("%0D", "\r").replace("%0A", "\n")
 
 
 class _InMemory(MultiPartParser):
-    """Keeps files in memory: the body is bounded. Refuses a body that ends within a part, which would be left out."""
+    """Keeps files in memory, as bodies are limited. Refuses a body that ends within a part, which would be ignored."""
 
     spool_max_size = 1 << 62
     is_within_part = False
-    has_unnamed = False  # whether a part is an image by its type, or has a name of the form filename*=, not filename=
+    has_unnamed = False  # whether a part without filename= has an image's type, or a name as filename*=
 
     def on_part_begin(self) -> None:
         self.is_within_part = True
@@ -126,7 +126,7 @@ class _InMemory(MultiPartParser):
 
 
 async def _stream(request: Request, max_bytes: int, share: Share) -> AsyncGenerator[bytes, None]:
-    """The body in pieces. Raises Refusal (413, 415, 503)."""
+    """The body in chunks. Raises Refusal (413, 415, 503)."""
     if (encoding := request.headers.get("content-encoding", "").lower()) not in ("", "identity"):
         raise Refusal(415, f"Content-Encoding: got {encoding!r:.100}, expected none.")
     try:

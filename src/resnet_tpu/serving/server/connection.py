@@ -1,4 +1,4 @@
-"""HTTP connections with limits on their number and on the time of a request. h11 limits what it reads itself."""
+"""HTTP connections, with limits on their number and on the time of a request."""
 
 import asyncio
 import sys
@@ -12,16 +12,16 @@ from resnet_tpu.serving.server.json_answer import to_json
 from resnet_tpu.serving.server.options import ServeOptions
 
 MAX_HEAD = 64 * 1024
-"""Most bytes of a request's first line and headers, and of one read: h11 itself limits only an incomplete head."""
+"""Most bytes of a request's first line and headers, and of one read: h11 limits only a head that is incomplete."""
 
 _LINGER_SECONDS = 1.0
-"""How long a client has to read why its connection is refused."""
+"""Time for a client to read why its connection is refused."""
 
 
 def bounded_protocol(options: ServeOptions, refuse: Callable[[int], object]) -> type[asyncio.Protocol]:
-    """uvicorn's protocol over h11 with bounds on the number of connections and on the time of a request.
+    """uvicorn's h11 protocol with limits on the number of connections and on the time of a request.
 
-    refuse: called with the status of each answer that is given here, without the application.
+    refuse: called with the status of each answer that the protocol gives itself, without the application.
     """
 
     class Bounded(_BoundedProtocol):
@@ -61,14 +61,14 @@ class _BoundedProtocol(H11Protocol):
         super().data_received(data)
 
     def on_response_complete(self) -> None:
-        if self.conn.their_state is not h11.SEND_BODY:  # a body that still comes gets no more time
+        if self.conn.their_state is not h11.SEND_BODY:  # a body that is still being sent gets no more time
             self._give_time()
         super().on_response_complete()
 
     def send_400_response(self, msg: str) -> None:
-        """Answers what h11 refuses, within its handler of the exception."""
+        """Answers a request that h11 refuses. Called while its exception is being handled."""
         if self.cycle is not None:
-            self.cycle.disconnected = True  # or it would answer as well
+            self.cycle.disconnected = True  # or the application would answer as well
             self.cycle.message_event.set()
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             refused = sys.exception()
@@ -78,14 +78,14 @@ class _BoundedProtocol(H11Protocol):
         self.transport.close()
 
     def shutdown(self) -> None:
-        """Closes the connection after the answer under way, even if the client still sends what nobody reads."""
+        """Closes the connection after the current answer, even if the client is still sending a body nobody reads."""
         if not self.transport.is_closing():
             super().shutdown()
         if self.transport.is_closing():
             self.transport.close()
 
     def _give_time(self) -> None:
-        """Allows time for a request and for reading its answer: more than the application, which answers first."""
+        """Restarts the time for a request and its answer. The application has less time, so that it answers first."""
         if self.deadline is not None:
             self.deadline.cancel()
         self.deadline = self.loop.call_later(self.limits.request_timeout + 1, self._end_late)
@@ -95,15 +95,15 @@ class _BoundedProtocol(H11Protocol):
             self.transport.abort()
 
     def _is_client_sending(self) -> bool:
-        """Whether a body still comes, or the rest of something malformed."""
+        """Whether the client is still sending a body, or the rest of a malformed request."""
         return self.conn.their_state in (h11.SEND_BODY, h11.ERROR)
 
     def _is_unused(self) -> bool:
-        """Whether no byte of a first request has come."""
+        """Whether not a byte of the first request has arrived."""
         return self.cycle is None and not self.conn.trailing_data[0]
 
     def _is_idle(self) -> bool:
-        """Whether there was a request, all requests are answered, and the answers are on their way."""
+        """Whether there were requests, all of them are answered, and the answers are sent."""
         if self.transport.is_closing():
             return False
         is_between = self.cycle is not None and self.conn.our_state is h11.IDLE and not self.conn.trailing_data[0]
@@ -111,9 +111,9 @@ class _BoundedProtocol(H11Protocol):
 
 
 class _LingeringTransport:
-    """A transport that, closed while its client is sending, waits until the client has read the answer and leaves.
+    """A transport that, when closed while its client is sending, waits until the client closes the connection.
 
-    If it were closed at once, what is on its way would reset the connection, often before the answer is read.
+    If it closed at once, the data still arriving would reset the connection, often before the client read the answer.
     """
 
     def __init__(self, transport: asyncio.Transport, is_client_sending: Callable[[], bool]) -> None:
@@ -124,18 +124,18 @@ class _LingeringTransport:
         return getattr(self._transport, name)
 
     def is_closing(self) -> bool:
-        """Whether nothing more may be written."""
+        """Whether writing is no longer allowed."""
         return self._is_lingering or self._transport.is_closing()
 
     def close(self) -> None:
-        """Sends what was written and closes the connection; if the client is sending, only when called again."""
+        """Flushes and closes the connection. While the client is sending, only a second call closes it."""
         if not self.is_closing() and self._is_client_sending():
             self.linger()
         else:
             self._transport.close()
 
     def linger(self) -> None:
-        """Sends what was written and the end; the connection then closes when the client closes it."""
+        """Flushes, and signals the end; the connection then closes when the client closes it."""
         self._is_lingering = True
         self._transport.resume_reading()
         try:
@@ -155,7 +155,7 @@ def _too_large() -> bytes:
 
 
 def _last_answer(status: bytes, error: str, headers: bytes = b"") -> bytes:
-    """An answer that closes the connection, where there is no request that the application could answer."""
+    """An answer that closes the connection, for when there is no request that the application could answer."""
     body = to_json({"error": error})
     return b"HTTP/1.1 %b\r\ncontent-type: application/json\r\n%bconnection: close\r\ncontent-length: %d\r\n\r\n%b" % (
         status, headers, len(body), body

@@ -1,4 +1,4 @@
-"""The middleware that every request passes: a limit on its head, metrics, the access log, the server's state."""
+"""The middleware that every request passes: limits its head, counts it, logs it, and applies the server's state."""
 
 import asyncio
 import json
@@ -23,7 +23,7 @@ _STOPPING = Refusal(503, "Server: got a request that it has no time to answer, a
 
 @dataclass
 class State:
-    """Whether the server takes requests from a load balancer; it answers them either way."""
+    """Whether load balancers should send requests. The server answers them either way."""
 
     is_ready: bool = False
 
@@ -31,7 +31,7 @@ class State:
 class Gate:
     """ASGI middleware: counts requests by route and code, and asks clients to leave while the server stops.
 
-    HEAD is answered as GET; the connection leaves the body out.
+    HEAD is answered like GET; the connection omits the body.
     """
 
     def __init__(self, app: ASGIApp, metrics: Metrics, state: State, *, access_log: bool) -> None:
@@ -57,7 +57,7 @@ class Gate:
             nonlocal status, is_answered
             if message["type"] == "http.response.start":
                 status, is_answered = message["status"], True
-                # a client that waits for 100 Continue may never send its body: its next request would be read as that
+                # a client that waits for 100 Continue may skip its body: its next request would be read as the body
                 if is_body_held or not self.state.is_ready:
                     headers = dict(message["headers"]) | {b"connection": b"close"}
                     message["headers"] = list(headers.items())
@@ -65,14 +65,14 @@ class Gate:
 
         try:
             await app(scope, receive_on, send_on)
-        except asyncio.CancelledError:  # the server stops, and has no more time for this request
+        except asyncio.CancelledError:  # the server is stopping, and has no more time for this request
             if not is_answered:
                 await json_response({"error": _STOPPING.message}, 503, _STOPPING.headers | _CLOSE)(
                     scope, receive, send_on
                 )
         finally:
             seconds = time.perf_counter() - start
-            # a route's pattern, not the path: what clients make up must not become names of counters
+            # a route's pattern, not the path: clients must not create counters by making up paths
             route = getattr(scope.get("route"), "path_format", "none")
             self.metrics.requests.labels(route, str(status)).inc()
             self.metrics.request_seconds.labels(route).observe(seconds)

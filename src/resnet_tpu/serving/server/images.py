@@ -1,4 +1,4 @@
-"""From the bytes that a client sent to what the network sees."""
+"""Decodes the bytes that a client sent into the network's input."""
 
 import io
 
@@ -11,10 +11,10 @@ from resnet_tpu.serving.server.refusal import Refusal
 
 
 def network_input(encoded: bytes, data: DataConfig, max_pixels: int) -> np.ndarray:
-    """The centre of the image as uint8 [image_size, image_size, 3], exactly as `resnet-tpu predict` sees a file.
+    """The centre of the image, uint8 [image_size, image_size, 3], exactly as `resnet-tpu predict` crops a file.
 
-    data: options with which the network is evaluated. Raises Refusal: 400 for anything but an image, 413 for one of
-    more than `max_pixels`.
+    data: the options with which the network is evaluated. Raises Refusal: 400 for anything but an image, 413 for an
+    image of more than `max_pixels`.
     """
     out = np.empty((data.image_size, data.image_size, 3), np.uint8)
     try:
@@ -26,7 +26,7 @@ def network_input(encoded: bytes, data: DataConfig, max_pixels: int) -> np.ndarr
 
 
 def warm_up_decoders() -> None:
-    """Loads what decoding needs, so that the first request does not wait for it."""
+    """Loads the decoders, so that the first request does not wait for them."""
     for kind in ("JPEG", "PNG"):
         file = io.BytesIO()
         Image.new("RGB", (16, 16)).save(file, kind)

@@ -13,5 +13,5 @@ def to_json(value: Any) -> bytes:
 
 
 def json_response(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """The answer that says `value` in JSON."""
+    """An HTTP response with `value` as JSON."""
     return Response(to_json(value), status, headers, "application/json")

@@ -1,7 +1,7 @@
 """Parses arrays of pixels in JSON, one image at a time.
 
-A body of the largest size holds ten million numbers. Parsed into Python's objects all at once, they would take a
-gigabyte and hold the interpreter's lock for seconds, in which no request is answered.
+A body of the largest size holds ten million numbers. Parsing them into Python objects all at once would take a
+gigabyte and hold the interpreter's lock for seconds, while no request is answered.
 """
 
 import functools
@@ -28,7 +28,7 @@ def take_arrays(body: bytes, max_lists: int) -> tuple[bytes, dict[str, bytes]]:
     arrays: dict[str, bytes] = {}
     rest, at = [], 0
     for run in itertools.islice(_RUN.finditer(body), max_lists):
-        end = body.rfind(b"]", *run.span()) + 1  # what follows it belongs to the text around the array
+        end = body.rfind(b"]", *run.span()) + 1  # the rest belongs to the text around the array
         if end and _DEEP.match(body, run.start(), end):
             name = f"array {len(arrays)}"
             arrays[name] = body[run.start() : end]
@@ -38,7 +38,7 @@ def take_arrays(body: bytes, max_lists: int) -> tuple[bytes, dict[str, bytes]]:
 
 
 def holds_arrays(body: bytes) -> bool:
-    """Whether there is an array of three or more dimensions in the body."""
+    """Whether the body contains an array of three or more dimensions."""
     return bool(_DEEP.search(body))
 
 
@@ -55,7 +55,7 @@ def parse_images(array: bytes, image_size: int, max_images: int) -> list[np.ndar
 
 def parse_image(text: bytes, image_size: int, index: int) -> np.ndarray:
     """The image, uint8 [s, s, 3], in the text of an array. index: its number in messages. Raises Refusal (400)."""
-    # the brackets alone say how large the array will be
+    # the brackets alone determine the shape of the array
     if text.translate(None, _NOT_BRACKETS) == _brackets(image_size):
         try:
             image = np.array(json.loads(text))
@@ -71,6 +71,6 @@ def parse_image(text: bytes, image_size: int, index: int) -> np.ndarray:
 
 @functools.cache
 def _brackets(image_size: int) -> bytes:
-    """What is left of an image's text without its numbers."""
+    """The text of an image without its numbers."""
     row = b"[" + b",".join([b"[,,]"] * image_size) + b"]"
     return b"[" + b",".join([row] * image_size) + b"]"

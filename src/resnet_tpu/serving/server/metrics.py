@@ -1,4 +1,4 @@
-"""What a server counts, in the format of Prometheus."""
+"""The server's metrics, in the Prometheus format."""
 
 from collections.abc import Callable
 
@@ -17,7 +17,7 @@ _IMAGES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 class Metrics:
-    """The counters of one server: `resnet_tpu_...`, and those of the process."""
+    """The metrics of one server: its own, named `resnet_tpu_...`, and those of the process."""
 
     def __init__(self) -> None:
         disable_created_metrics()
@@ -48,7 +48,7 @@ class Metrics:
         )
 
     def count_refusal(self, status: int) -> None:
-        """Counts a connection or a head of a request that is refused before there is a route."""
+        """Counts a connection, or the head of a request, that is refused before it is routed."""
         self.requests.labels("none", str(status)).inc()
 
     def of_model(self, model: str) -> "ModelMetrics":
@@ -56,17 +56,17 @@ class Metrics:
         return ModelMetrics(self._stage_seconds, self._batch_images, model)
 
     def watch(self, model: str, *, version: Callable[[], float], queue: Callable[[], float]) -> None:
-        """Asks these functions for the version and the queue of a model whenever the metrics are read."""
+        """Sets the functions that return a model's version and queue length, called whenever the metrics are read."""
         self._version.labels(model).set_function(version)
         self._queue.labels(model).set_function(queue)
 
     def text(self) -> bytes:
-        """All of them, as Prometheus reads them."""
+        """All metrics, in the Prometheus text format."""
         return generate_latest(self.registry)
 
 
 class ModelMetrics:
-    """The counters of one model's images, looked up once."""
+    """The metrics of one model's images, looked up only once."""
 
     def __init__(self, stage_seconds: Histogram, batch_images: Histogram, model: str) -> None:
         self.decode = stage_seconds.labels(model, "decode")

@@ -1,4 +1,4 @@
-"""The models of a server: bundles by name, loaded and warm, and the newer ones that take their place."""
+"""The models of a server: bundles by name, loaded and warmed up, and replaced when newer bundles appear."""
 
 import atexit
 import contextlib
@@ -29,14 +29,14 @@ from resnet_tpu.serving.server.options import ServeOptions
 log = logging.getLogger(__name__)
 
 _RETRY_SECONDS = 300.0
-"""How long a bundle that did not work is left alone: its files may be fine, and the way to them was not."""
+"""Time until a bundle that failed to load is tried again: its files may be fine, only temporarily unreachable."""
 
 _NAME = re.compile(r"[\w.-]+", re.ASCII)
 
 
 @dataclass(frozen=True)
 class LoadedBundle:
-    """A bundle that is loaded and warm."""
+    """A bundle that is loaded and warmed up."""
 
     bundle: Bundle
     form: Form
@@ -44,7 +44,7 @@ class LoadedBundle:
     max_pixels: int
 
     def submit(self, images: Sequence[bytes] | Sequence[np.ndarray]) -> list[Answer]:
-        """Futures of the logits [classes] of each of these files, or pixels [s, s, 3]; see `Batcher.submit`."""
+        """Futures of the logits [classes] of these files or arrays of pixels [s, s, 3]; see `Batcher.submit`."""
         return self.batcher.submit([functools.partial(self._decode, image) for image in images])
 
     def _decode(self, image: bytes | np.ndarray) -> np.ndarray:
@@ -60,19 +60,19 @@ class LoadedBundle:
 
 
 class Model:
-    """What is served under one name: the newest version of it that could be loaded."""
+    """A model served under one name: the newest version that could be loaded."""
 
     def __init__(self, name: str, location: str, current: LoadedBundle) -> None:
-        """location: a bundle, or the folder that newer ones are exported to."""
+        """location: a bundle, or the folder that newer bundles are exported to."""
         self.name, self.location, self.current = name, location, current
-        self._refused: tuple[str, object] | None = None  # the path of what did not work, and the state of its files
+        self._refused: tuple[str, object] | None = None  # the path of a bundle that failed, and the state of its files
         self._retry_at = 0.0
 
     def reload(self, loader: "Loader") -> None:
-        """Switches to the newest bundle, unless it is the one being served: an older one where the newest was deleted.
+        """Switches to the newest bundle, unless it is the one being served. It may be older, if that one was deleted.
 
         A bundle that fails to load is logged once and changes nothing; it is tried again after a while, or as soon as
-        its files change. Requests in progress are answered by the version that took them.
+        its files change. The version that accepted a request answers it.
         """
         found: tuple[str, object] = self.location, None
         try:
@@ -86,22 +86,22 @@ class Model:
             found = path, [(file, _state_of(file)) for file in storage.files_below(path)]
             if found == self._refused and time.monotonic() < self._retry_at:
                 return
-            if not is_bundle(self.current.bundle.path):  # deleted, or out of reach for a while
+            if not is_bundle(self.current.bundle.path):  # deleted, or temporarily unreachable
                 storage.check_reachable(storage.join(self.current.bundle.path, DESCRIPTION))
             bundle = open_bundle(path)
             self.current = loader.load(self.name, bundle)
             loader.metrics.reloads.labels(self.name, "loaded").inc()
             log.info("Serving %s version %d from %s", self.name, bundle.version, path)
-        except Exception as error:  # noqa: BLE001 (whatever is wrong with a new bundle, the old one serves on)
+        except Exception as error:  # noqa: BLE001 (whatever is wrong with a new bundle, the old one stays in service)
             self._retry_at = time.monotonic() + _RETRY_SECONDS
             if found != self._refused:
-                self._refused = found  # a bundle that is still being copied has another state the next time
+                self._refused = found  # if the bundle is still being copied, its state differs next time
                 loader.metrics.reloads.labels(self.name, "refused").inc()
                 log.warning("%s: version %d is kept. %s", self.name, self.current.bundle.version, describe(error))
 
 
 class Loader:
-    """Makes versions from bundles, and holds what these share."""
+    """Loads bundles, and holds the objects that they share."""
 
     def __init__(self, options: ServeOptions, decoders: Executor, metrics: Metrics) -> None:
         self.options, self.decoders, self.metrics = options, decoders, metrics
@@ -163,9 +163,9 @@ def load_models(given: Sequence[str], loader: Loader) -> dict[str, Model]:
 
 @contextlib.contextmanager
 def reloading(models: Sequence[Model], loader: Loader) -> Iterator[None]:
-    """In the block, looks for newer bundles every `reload_seconds`; never when these are 0.
+    """Within the block, looks for newer bundles every `reload_seconds`; never if this is 0.
 
-    A thread of its own does it, which the end of the program does not wait for: storage may not answer for minutes.
+    This happens in a daemon thread, so that the program can end although storage may not answer for minutes.
     """
     is_over, seconds = threading.Event(), loader.options.reload_seconds
 
@@ -185,11 +185,11 @@ def reloading(models: Sequence[Model], loader: Loader) -> Iterator[None]:
 
 
 def _state_of(file: str) -> object:
-    """What changes with a file's content and, on a disk, with its permissions."""
+    """A value that changes when the file's content or, on a disk, its permissions change."""
     return storage.file_state(file), None if storage.is_remote(file) else os.stat(file).st_ctime_ns  # noqa: PTH116
 
 
 def _exit_if_running(thread: threading.Thread) -> None:
-    """Ends the process if the thread still runs: Python cannot exit while XLA compiles in it."""
+    """Ends the process if the thread is still running: Python cannot exit while XLA compiles in it."""
     if thread.is_alive():
         os._exit(0)

@@ -1,4 +1,4 @@
-"""What `/openapi.json` says of bodies that the routes read themselves, and the page `/docs` made from it."""
+"""Descriptions in `/openapi.json` of bodies that the routes parse themselves, and the page `/docs` made from it."""
 
 import html
 import json
@@ -46,7 +46,7 @@ def _json(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _object(**properties: Mapping[str, Any]) -> dict[str, Any]:
-    """An object with all of these."""
+    """The schema of an object; all of these properties are required."""
     return {"type": "object", "required": list(properties), "properties": properties}
 
 
@@ -54,17 +54,17 @@ _ERROR = _object(error=_TEXT)
 
 
 def any_error() -> dict[int | str, dict[str, Any]]:
-    """What every route may answer instead."""
+    """The error answer of every route."""
     return {"default": {"description": "What went wrong.", **_json(_ERROR)}}
 
 
 def refusals(*codes: int) -> dict[int | str, dict[str, Any]]:
-    """The answers of a route with these codes; all of them have `error`."""
+    """The answers of a route with these status codes; each has the key `error`."""
     return {code: {"description": _REFUSALS[code], **_json(_ERROR)} for code in codes}
 
 
 def health_answer(*codes: int) -> dict[int | str, dict[str, Any]]:
-    """The answers of the routes under `/health`: the same body, whatever the code."""
+    """The answers of the routes under `/health`: the same body for every status code."""
     body = _object(live=_FLAG, ready=_FLAG)
     return {
         200: {"description": "It answers.", **_json(body)},
@@ -94,7 +94,7 @@ def metadata_answer() -> dict[int | str, dict[str, Any]]:
 
 
 def predict_route() -> dict[str, Any]:
-    """Request and answers of `:predict`."""
+    """The request and the answers of `:predict`."""
     row_of = {"anyOf": [_IMAGE, _object(input=_IMAGE), _PIXELS, _object(images=_PIXELS)]}
     images = {"type": "array", "minItems": 1, "items": row_of}
     request = {
@@ -126,7 +126,7 @@ def predict_route() -> dict[str, Any]:
 
 
 def classify_route() -> dict[str, Any]:
-    """Request and answers of `:classify`."""
+    """The request and the answers of `:classify`."""
     file = {"type": "string", "format": "binary"}
     request = {"type": "object", "properties": {"images": {"type": "array", "items": file}}}
     named = _object(**{"class": _TEXT, "probability": {"type": "number"}})

@@ -1,4 +1,4 @@
-"""How to serve, and the bounds that keep a server alive whatever it is sent."""
+"""The server's options, and the limits that protect it from any input."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -11,7 +11,7 @@ _MILLION = 1_000_000
 
 @dataclass(frozen=True)
 class ServeOptions:
-    """Where to listen, how to form batches, and what is too much."""
+    """Where to listen, how to form batches, and how much to accept."""
 
     host: str = option("127.0.0.1", "Address to listen on; 0.0.0.0 to be reached from other machines.")
     port: int = option(8501, "Port to listen on; 0 takes a free one.", at_least=0, at_most=65_535)
@@ -64,7 +64,7 @@ class ServeOptions:
 
     def __post_init__(self) -> None:
         convert_fields(self)
-        if not self.host:  # which the system would take for all addresses
+        if not self.host:  # the system would listen on all addresses
             raise UserError("host", "nothing", "an address of this machine", "Leave it out, or give 0.0.0.0 for all.")
         if self.max_images_per_request > self.max_queue:
             expected = f"at most max_queue, {self.max_queue}"
@@ -76,21 +76,21 @@ class ServeOptions:
 
     @property
     def max_body(self) -> int:
-        """Bytes of the largest request."""
+        """Most bytes of one request."""
         return round(self.max_body_mb * _MILLION)
 
     @property
     def max_pending(self) -> int:
-        """Bytes of all requests in progress together."""
+        """Most bytes of all requests in progress together."""
         return round(self.max_pending_mb * _MILLION)
 
     @property
     def max_pixels(self) -> int:
-        """Pixels of the largest image."""
+        """Most pixels of one image."""
         return round(self.max_image_megapixels * _MILLION)
 
     def batch_sizes(self) -> list[int]:
-        """The batch sizes to compile where XLA runs, ascending; the last is max_batch_size. Raises UserError."""
+        """The batch sizes to compile if XLA runs the model, ascending; the last is max_batch_size. Raises UserError."""
         if not self.inference_batch_sizes:
             return [*(2**power for power in range((self.max_batch_size - 1).bit_length())), self.max_batch_size]
         sizes = sorted(numbers_in(self.inference_batch_sizes, int) or [0])

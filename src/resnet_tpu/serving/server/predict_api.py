@@ -1,8 +1,8 @@
-"""TensorFlow Serving's REST bodies: images out of a `:predict` request, its answer, model status and metadata.
+"""Bodies of TensorFlow Serving's REST API: `:predict` requests and their answers, model status and metadata.
 
-After https://www.tensorflow.org/tfx/serving/api_rest. The signatures are those of the SavedModel. The original's:
-`input`, the bytes of image files; `classes`, the number of the most probable class; `probabilities`. And `pixels`:
-`images`, uint8 [s, s, 3]; `logits`, `probabilities`.
+Follows https://www.tensorflow.org/tfx/serving/api_rest. The signatures are those of the SavedModel. The original's
+takes `input`, the bytes of image files, and returns `classes`, the number of the most probable class, and
+`probabilities`. The signature `pixels` takes `images`, uint8 [s, s, 3], and returns `logits` and `probabilities`.
 """
 
 import binascii
@@ -28,10 +28,10 @@ _BASE64 = f"{string.ascii_letters}{string.digits}+/={string.whitespace}".encode(
 
 @dataclass(frozen=True)
 class PredictRequest:
-    """What a request asks.
+    """A parsed `:predict` request.
 
-    images: files, or pixels uint8 [s, s, 3]. by_rows: whether the answer goes by rows (`instances`) or by columns
-    (`inputs`).
+    images: files, or pixels uint8 [s, s, 3]. by_rows: whether the answer is in rows (for `instances`) or in columns
+    (for `inputs`).
     """
 
     images: Sequence[bytes] | Sequence[np.ndarray]
@@ -43,8 +43,8 @@ def parse_request(body: bytes, max_images: int, image_size: int) -> PredictReque
     """Reads the body of a `:predict` request. Raises Refusal (400)."""
     max_values = 8 * max_images + 64
     body, arrays = take_arrays(body, max_values) if PIXELS.encode() in body else (body, {})
-    # Each image takes at most two of these, and base64 has none of them. A body of millions of empty lists would
-    # become twenty times its size in memory.
+    # An image needs at most two of these characters, and base64 contains none. A body of millions of empty lists would
+    # take twenty times its size in memory.
     if sum(map(body.count, (b"[", b"{", b","))) > max_values:
         if not arrays and holds_arrays(body):
             expected = f'image files in base64; pixels need "signature_name": "{PIXELS}"'
@@ -68,7 +68,7 @@ def parse_request(body: bytes, max_images: int, image_size: int) -> PredictReque
 
 
 def _parse_object(body: bytes) -> dict[str, Any]:
-    """The object that a body is, with a known signature and one of the keys for images."""
+    """Parses a body as an object, and checks that it has a known signature and one of the keys for images."""
     try:
         found = json.loads(body)
     except (ValueError, RecursionError) as error:
@@ -86,12 +86,12 @@ def _parse_object(body: bytes) -> dict[str, Any]:
 
 
 def _unnamed(value: Any, name: str) -> Any:
-    """The value that is given under this name, or without a name."""
+    """The value, which may be wrapped in an object under this name."""
     return value[name] if isinstance(value, dict) and value.keys() == {name} else value
 
 
 def _array(value: Any, arrays: Mapping[str, bytes]) -> bytes:
-    """The text of the array that has this name."""
+    """The text of the array that `take_arrays` replaced by this name."""
     if not (isinstance(value, str) and value in arrays):
         raise Refusal(400, f"{_IMAGES}: got something else, expected arrays of pixels, for signature {PIXELS!r}.")
     return arrays[value]
@@ -102,7 +102,7 @@ def _file(value: Any, index: int) -> bytes:
         expected = '{"b64": "..."}' + f' or {{"{_INPUT}": {{"b64": "..."}}}}'
         raise Refusal(400, f"Image {index}: got something else, expected {expected}, an image file in base64.")
     text = value["b64"].encode(errors="backslashreplace")
-    if other := text.translate(None, _BASE64):  # which `a2b_base64` would skip
+    if other := text.translate(None, _BASE64):  # `a2b_base64` would skip it
         got = f"text that is not base64 ({other[:4].decode(errors='replace')[0]!r} in it)"
         raise Refusal(400, f"Image {index}: got {got}, expected the standard alphabet, and no 'data:' before it.")
     try:
@@ -123,7 +123,7 @@ def predict_answer(logits: np.ndarray, request: PredictRequest) -> Response:
 
 
 def model_status(version: int) -> dict[str, Any]:
-    """The answer to `GET /v1/models/NAME`: this version is served."""
+    """The answer to `GET /v1/models/NAME`: that this version is served."""
     fine = {"error_code": "OK", "error_message": ""}
     return {"model_version_status": [{"version": str(version), "state": "AVAILABLE", "status": fine}]}
 

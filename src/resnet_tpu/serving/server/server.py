@@ -1,4 +1,4 @@
-"""The process that serves: its socket, its connections, its start and its end."""
+"""The server process: its socket, its connections, how it starts and stops."""
 
 import asyncio
 import contextlib
@@ -30,11 +30,11 @@ log = logging.getLogger(__name__)
 
 _BACKLOG = 2048
 _KEEP_ALIVE_SECONDS = 75
-_LATE_SECONDS = 1.0  # for requests on connections that were made just before the end
+_LATE_SECONDS = 1.0  # for requests on connections made just before the server stops
 
 
 def serve(given: Sequence[str], options: ServeOptions) -> None:
-    """Serves bundles until SIGTERM, SIGHUP or SIGINT, then answers what is under way. Raises UserError.
+    """Serves bundles until SIGTERM, SIGHUP or SIGINT, then answers the requests in progress. Raises UserError.
 
     given: `NAME=PATH`, or PATH for the bundle's own name.
     """
@@ -56,7 +56,7 @@ def serve(given: Sequence[str], options: ServeOptions) -> None:
 
 
 def _allow_connections(count: int) -> None:
-    """Raises this process's limit of open files as far as it may, so that refusing a connection is still possible."""
+    """Raises this process's limit of open files as far as allowed, so that it can still refuse further connections."""
     with contextlib.suppress(ValueError, OSError):  # the system may have a limit of its own
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         wanted = 2 * count + 2 * _BACKLOG
@@ -68,15 +68,15 @@ def _allow_connections(count: int) -> None:
 def _listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        # asyncio switches Nagle's algorithm off only where the protocol is named
+        # asyncio switches Nagle's algorithm off only if the protocol is given
         listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    except OSError as error:  # a system without IPv6
+    except OSError as error:  # the system has no IPv6
         raise _unusable(host, port, error) from None
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
         listener.listen(_BACKLOG)
-    except (OSError, TypeError) as error:  # the second: of a text that cannot be a name
+    except (OSError, TypeError) as error:  # TypeError: the text cannot be a host name
         listener.close()
         raise _unusable(host, port, error) from None
     return listener
@@ -95,12 +95,12 @@ def _unusable(host: str, port: int, error: OSError | TypeError) -> UserError:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn with bounds on connections and a quiet end."""
+    """uvicorn with limits on connections and an orderly stop."""
 
     def __init__(
         self, app: FastAPI, listener: socket.socket, options: ServeOptions, metrics: Metrics, state: State, model: str
     ) -> None:
-        """model: the name of one that is served, for an example."""
+        """model: the name of a served model, for the example in the log."""
         # no log line for each malformed request
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
         logging.getLogger("python_multipart").setLevel(logging.CRITICAL)
@@ -109,7 +109,7 @@ class _Server(uvicorn.Server):
                 app,
                 http=bounded_protocol(options, metrics.count_refusal),
                 h11_max_incomplete_event_size=MAX_HEAD,
-                loop="asyncio",  # it closes the listener at once, see `shutdown`
+                loop="asyncio",  # closes the listener at once, see `shutdown`
                 ws="none",
                 log_config=None,
                 access_log=False,
@@ -122,17 +122,17 @@ class _Server(uvicorn.Server):
         self._options, self._state, self._model = options, state, model
         self._skips_waiting = False
         host, port = listener.getsockname()[:2]
-        host = socket.gethostname() if host in ("0.0.0.0", "::") else host  # noqa: S104 (that is any address)
+        host = socket.gethostname() if host in ("0.0.0.0", "::") else host  # noqa: S104 (compares only)
         self._url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
         metrics.connections.set_function(lambda: len(self.server_state.connections))
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
-        """Leaves the signals as they are: `run` handles them, from before there is a loop until after its end."""
+        """Leaves the signals alone: `run` handles them, from before the event loop starts until after it ends."""
         yield
 
     def run(self, sockets: list[socket.socket] | None = None) -> None:
-        """Serves until a signal, even one that comes before the start."""
+        """Serves until a signal, even one that arrives before the start."""
         before = {number: signal.signal(number, self._begin_to_stop) for number in signals.ending()}
         try:
             super().run(sockets)
@@ -141,20 +141,20 @@ class _Server(uvicorn.Server):
                 signal.signal(number, handler)
 
     def _begin_to_stop(self, number: int, _: FrameType | None) -> None:
-        """Handles a signal; a second Ctrl-C, or one after another signal, makes the end quick."""
+        """Handles a signal. Ctrl-C after any first signal stops the server without waiting."""
         if number == signal.SIGHUP:
             signals.drop_lost_terminal()
         self._skips_waiting |= self.should_exit and number == signal.SIGINT
         self.should_exit = True
 
     async def main_loop(self) -> None:
-        """Serves, and after the signal goes on for drain_seconds, so that clients and load balancers can leave."""
+        """Serves until a signal, and then for another drain_seconds, so that clients and load balancers can leave."""
         log.info("Serving at %s", self._url)
         log.info("Open that, or: curl -F images=@photo.jpg %s/v1/models/%s:classify", self._url, self._model)
         await super().main_loop()
         self._state.is_ready = False
         log.info("Stopping: answering what is under way")
-        # even while nobody is connected: those who ask whether it is ready come and go
+        # even while nobody is connected: load balancers connect only to ask whether it is ready
         await self._wait(self._options.drain_seconds, lambda: False)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -183,7 +183,7 @@ class _Server(uvicorn.Server):
             connection.transport.abort()
 
     async def _wait(self, seconds: float, is_over: Callable[[], bool]) -> None:
-        """Waits until it is over, but no longer than `seconds`, nor beyond a second Ctrl-C."""
+        """Waits until `is_over()`, but for at most `seconds`, and only until a second Ctrl-C."""
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
         while not is_over() and loop.time() < end and not self._skips_waiting:
@@ -199,22 +199,22 @@ class _Server(uvicorn.Server):
 
 
 def accept_waiting(listener: socket.socket) -> list[socket.socket]:
-    """The connections that clients have made and nobody has taken yet: closing the listener would reset them."""
+    """Accepts the connections waiting in the listener's backlog, which closing it would reset."""
     accepted = []
     while True:
         try:
             accepted.append(listener.accept()[0])
         except BlockingIOError:
-            # `accept` lets other threads run, for milliseconds where they are busy, in which more may have come
+            # `accept` lets other threads run, for milliseconds if they are busy, and more clients may have connected
             if not _num_waiting(listener):
                 return accepted
-        except OSError:  # no more files may be open
+        except OSError:  # too many open files
             return accepted
 
 
 def _num_waiting(listener: socket.socket) -> int:
-    """Connections waiting to be accepted; 0 if the system does not tell. Asking lets no other thread run."""
+    """Connections waiting to be accepted; 0 if the system does not say. Lets no other thread run."""
     if sys.platform != "linux":
         return 0
     info = listener.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 28)
-    return int.from_bytes(info[24:], sys.byteorder)  # tcpi_unacked, which counts that for a listener
+    return int.from_bytes(info[24:], sys.byteorder)  # tcpi_unacked, which is this number for a listener

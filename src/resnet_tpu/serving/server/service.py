@@ -1,4 +1,4 @@
-"""From a request to its answer: the body, the images, the model, within the bounds of the options."""
+"""Answers requests: reads the body, runs the images through the model, and keeps the limits of the options."""
 
 import asyncio
 import time
@@ -20,10 +20,10 @@ from resnet_tpu.serving.server.refusal import CLIENT_GONE, Refusal
 T = TypeVar("T")
 
 _LARGE = 1_000_000
-"""Bytes above which a body is processed in a thread, off the event loop."""
+"""Bodies of more bytes are processed in a thread, off the event loop."""
 
 _CLASS_BYTES = 50
-"""About what a class takes in an answer, with its name and its probability."""
+"""Approximate bytes of a class in an answer, with its name and probability."""
 
 
 class Service:
@@ -36,7 +36,7 @@ class Service:
     def find(self, name: str, version: int | None) -> LoadedBundle:
         """The version served under `name`; if `version` is given, it must be that one. Raises Refusal (404)."""
         model = self.models.get(name)
-        current = model.current if model else None  # once: a newer one may take over at any time
+        current = model.current if model else None  # read once: a newer version may take over at any time
         if current is None or version not in (None, current.bundle.version):
             wanted = f"Latest({name})" if version is None else f"Specific({name}, {version})"
             served = ", ".join(f"{name} {model.current.bundle.version}" for name, model in self.models.items())
@@ -59,15 +59,15 @@ class Service:
         with self._pending.share() as share:
             reading = read_files(request, options.max_body, options.max_images_per_request, share)
             files = await self._received(reading, deadline)
-            start = time.perf_counter()  # how long a client takes to send its photos is not the server's time
+            start = time.perf_counter()  # excludes the time that the client takes to send its photos
             return await self._answered(request, _classify(request, name, served, files, top_k, start), deadline)
 
     def _deadline(self) -> float:
-        """When a request that begins now must have been answered, in seconds of the event loop's clock."""
+        """The time by which a request that begins now must be answered, in seconds of the event loop's clock."""
         return asyncio.get_running_loop().time() + self.options.request_timeout
 
     async def _received(self, reading: Awaitable[T], deadline: float) -> T:
-        """What `reading` gives. Raises Refusal if that takes too long or the client leaves."""
+        """The result of `reading`. Raises Refusal if it takes too long or the client disconnects."""
         try:
             async with asyncio.timeout_at(deadline):
                 return await reading
@@ -77,7 +77,7 @@ class Service:
             raise Refusal(CLIENT_GONE, "The client is gone.") from None
 
     async def _answered(self, request: Request, working: Coroutine[Any, Any, Response], deadline: float) -> Response:
-        """The answer of `working`, which is cancelled at the deadline and when the client leaves. Raises Refusal."""
+        """The answer of `working`, cancelled at the deadline or when the client disconnects. Raises Refusal."""
         work = asyncio.ensure_future(working)
         gone = asyncio.ensure_future(_wait_until_gone(request))
         try:
@@ -121,11 +121,11 @@ def _classify_answer(
     top_k: int,
     start: float,
 ) -> Response:
-    """The answer to a `:classify` request, an error if all images are refused. start: by `time.perf_counter`."""
+    """The answer to a `:classify` request, an error if all images are refused. start: from `time.perf_counter`."""
     refused = [result for result in results if isinstance(result, Refusal)]
     is_refused = len(refused) == len(results)
     head: dict[str, Any] = {"error": refused[0].message} if is_refused else {}
-    # one image at a time: while the whole is made into JSON, no other thread would run
+    # one image at a time: no other thread can run while a value is encoded
     rows = [
         to_json({"name": name, **_describe(result, served.bundle.class_names, top_k)})
         for name, result in zip(names, results, strict=True)
@@ -139,7 +139,7 @@ def _classify_answer(
 async def _logits_of(
     request: Request, served: LoadedBundle, images: Sequence[bytes] | Sequence[np.ndarray]
 ) -> list[np.ndarray | Refusal]:
-    """The logits [classes] of each image, or why there are none. Raises Refusal (503)."""
+    """The logits [classes] of each image, or the reason why there are none. Raises Refusal (503)."""
     request.state.num_images = len(images)
     results = await asyncio.gather(*served.submit(images), return_exceptions=True)
     for result in results:
@@ -166,7 +166,7 @@ def _describe(result: np.ndarray | Refusal, class_names: Sequence[str], top_k: i
 
 
 async def _off_loop_if_large(num_bytes: int, function: Callable[[], T]) -> T:
-    """Calls the function, in a thread if there are many bytes to process."""
+    """Calls the function, in a thread if it has many bytes to process."""
     return await asyncio.to_thread(function) if num_bytes > _LARGE else function()
 
 

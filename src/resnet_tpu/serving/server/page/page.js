@@ -1,12 +1,12 @@
-// Photos go to the server that this page came from, one request each, and come back as classes.
+// Sends photos to the server that this page came from, one request each, and shows the classes that it returns.
 
 const AT_ONCE = 3; // requests under way: more would only wait in the server's queue
 const LONGEST_WAIT = 10; // seconds to wait for a busy server before the second and last attempt
 const PATIENCE = 10; // seconds for the network, beyond the server's own limit
-const FORM_BYTES = 2000; // most that a form has around a photo
-const SLOWEST_UPLOAD = 50_000; // bytes a second: a proxy may take a photo at any pace before the server's time begins
-const MANY_CLASSES = 30; // from here on the list can be searched
-const NAMED_CLASSES = 8; // up to here the sentence below the title names them all
+const FORM_BYTES = 2000; // most bytes that a form adds to a photo
+const SLOWEST_UPLOAD = 50_000; // bytes a second: a proxy may receive a photo slowly before the server's time begins
+const MANY_CLASSES = 30; // from this number on, the list can be searched
+const NAMED_CLASSES = 8; // up to this number, the sentence below the title names all classes
 const FORMS = { onnx: "ONNX Runtime, float32", int8: "ONNX Runtime, int8", stablehlo: "XLA, float32" };
 
 const byId = (id) => document.getElementById(id);
@@ -17,7 +17,7 @@ const megabytes = (bytes) => `${count(Math.max(0.1, Math.round(bytes / 1e5) / 10
 const milliseconds = (ms) => `${count(ms < 10 ? Math.round(ms * 10) / 10 : Math.round(ms))} ms`;
 const pause = (seconds) => new Promise((resolve) => setTimeout(resolve, 1000 * seconds));
 
-/** What went wrong, in words for whoever looks at the page. */
+/** An error whose message is shown on the page. */
 class Trouble extends Error {
   constructor(message, detail = "", again = false) {
     super(message);
@@ -37,7 +37,7 @@ function make(tag, properties = {}, ...children) {
 let bodyLimit = Infinity; // bytes
 let requestSeconds = 30; // the server's own limit
 
-/** The response and what it says; throws Trouble where there is none in time, AbortError once `signal` is aborted. */
+/** The response and its JSON; throws Trouble if none comes in time, AbortError once `signal` is aborted. */
 async function ask(url, seconds, signal = new AbortController().signal, options = {}) {
   const stop = new AbortController(); // AbortSignal.any is too new for some phones
   const end = () => stop.abort();
@@ -48,12 +48,12 @@ async function ask(url, seconds, signal = new AbortController().signal, options 
     signal.throwIfAborted();
     const response = await fetch(url, { ...options, signal: stop.signal });
     const reply = await response.json().catch(() => ({}));
-    stop.signal.throwIfAborted(); // while the answer came
+    stop.signal.throwIfAborted(); // aborted while the answer arrived
     return { response, reply };
   } catch (error) {
     if (signal.aborted) throw error;
     if (late) throw tookTooLong();
-    // A server that refuses a large file may hang up before all of it is sent, and then there is no answer to read.
+    // A server that refuses a large file may close the connection before all of it is sent: there is no answer then.
     throw new Trouble("The server cannot be reached.", "Is it still running?", true);
   } finally {
     clearTimeout(timer);
@@ -67,7 +67,7 @@ async function getJson(url) {
   return reply;
 }
 
-/** Throws Trouble for a folder, an empty file, and what was moved since it was chosen. */
+/** Throws Trouble for a folder, an empty file, and a file that was moved since it was chosen. */
 async function tryToRead(file) {
   const part = file.size === 0 ? file : file.slice(0, 1); // Firefox gives a folder the size 0
   await part.arrayBuffer().catch(() => {
@@ -76,9 +76,9 @@ async function tryToRead(file) {
   if (file.size === 0) throw new Trouble("This file is empty.");
 }
 
-/** One request; the answer of a server that was busy is one like any other. */
+/** Sends one request. Returns the answer of a busy server like any other. */
 async function post(model, file, signal) {
-  await tryToRead(file); // first, as Firefox never ends a request for which it cannot read the file
+  await tryToRead(file); // first, because in Firefox a request never ends if its file cannot be read
   const body = new FormData();
   body.append("images", file, file.name);
   const seconds = requestSeconds + PATIENCE + file.size / SLOWEST_UPLOAD;
@@ -93,7 +93,7 @@ async function classify(model, file, signal) {
     await pause(Math.min(Number(response.headers.get("Retry-After")) || 1, LONGEST_WAIT));
     ({ response, reply } = await post(model, file, signal));
   }
-  if (response.status === 404) listing = undefined; // so that the next try asks for it
+  if (response.status === 404) listing = undefined; // so that the next try asks for the models again
   if (!response.ok) throw refusal(response.status, reply, file);
   return { classes: reply.predictions[0].classes, version: reply.version, ms: reply.ms };
 }
@@ -101,7 +101,7 @@ async function classify(model, file, signal) {
 function tooLarge(file) {
   const [size, limit] = [megabytes(file.size), megabytes(bodyLimit)];
   let detail = `It has ${size}.`;
-  const isNear = size === limit || file.size < bodyLimit; // with the form around it
+  const isNear = size === limit || file.size < bodyLimit; // too large only with the form around it
   if (isNear) detail = `It has ${size}, a little more than the server takes.`;
   else if (bodyLimit < Infinity) detail += ` The server takes up to ${limit}.`;
   return new Trouble("This file is too large.", detail);
@@ -155,7 +155,7 @@ function preview(file) {
   const box = make("div", { className: "picture" });
   const image = make("img", { alt: "", decoding: "async", src: URL.createObjectURL(file) });
   image.addEventListener("load", () => URL.revokeObjectURL(image.src));
-  image.addEventListener("error", () => { // no photo, or of a kind that this browser does not show
+  image.addEventListener("error", () => { // not a photo, or of a format that this browser cannot show
     URL.revokeObjectURL(image.src);
     const kind = file.name.includes(".") ? file.name.split(".").pop().toUpperCase().slice(0, 6) : "?";
     image.replaceWith(make("span", { className: "kind", ariaHidden: "true", textContent: kind }));
@@ -178,7 +178,7 @@ function removeAll() {
 }
 
 function askAbout(photo) {
-  photo.stop.abort(); // of an earlier model
+  photo.stop.abort(); // a request to an earlier model
   photo.stop = new AbortController();
   photo.answer.className = "state waiting";
   photo.answer.replaceChildren(
@@ -204,7 +204,7 @@ function workOff() {
 async function answer(photo) {
   const { signal } = photo.stop;
   try {
-    await listModels(); // a photo may be here before them
+    await listModels(); // the user may add a photo before they arrive
     const model = byId("model").value;
     const begin = performance.now();
     const { classes, version, ms } = await classify(model, photo.file, signal);
@@ -239,7 +239,7 @@ function showTrouble(photo, error) {
   if (trouble.again) {
     const button = make("button", { type: "button", textContent: "Try again" });
     button.addEventListener("click", () => {
-      photo.title.focus(); // not the button to remove it, which a second press would reach
+      photo.title.focus(); // not the button that removes it, which a second key press would activate
       askAbout(photo);
     });
     parts.push(make("div", {}, button));
@@ -252,7 +252,7 @@ function showTrouble(photo, error) {
 
 const sentences = ({ message, detail }) => [message, detail].filter(Boolean).join(" ");
 
-/** For those who hear the page. */
+/** Announces a sentence to users of screen readers. */
 function say(sentence) {
   const said = byId("said");
   said.append(make("p", { textContent: sentence }));
@@ -261,8 +261,8 @@ function say(sentence) {
 
 // ---- the model --------------------------------------------------------------------------------------------------
 
-let listing; // a promise; none before the first try and after one that failed
-let cardVersion; // of the model whose card is shown; undefined until then
+let listing; // a promise; undefined before the first try and after a failed one
+let cardVersion; // of the model whose card is shown; undefined until one is shown
 let toldNames; // the model and its classes, as JSON
 
 /** Asks the server for its models, once. */
@@ -282,7 +282,7 @@ async function showModels() {
   byId("model").replaceChildren(...models.map(({ name }) => make("option", { value: name, textContent: name })));
   if (models.some(({ name }) => name === chosen)) byId("model").value = chosen;
   byId("choice").hidden = models.length < 2;
-  showCard(byId("model").value).catch(showFailure); // which photos need not wait for
+  showCard(byId("model").value).catch(showFailure); // photos need not wait for it
 }
 
 async function showCard(name) {
@@ -295,7 +295,7 @@ async function showCard(name) {
   byId("facts").replaceChildren(...facts(card).map(([what, text]) =>
     make("div", {}, make("dt", { textContent: what }), make("dd", { textContent: text }))));
   const told = JSON.stringify([name, names]);
-  if (told !== toldNames) showClassNames(names); // which closes the list
+  if (told !== toldNames) showClassNames(names); // this closes the list
   toldNames = told;
   byId("card").hidden = false;
 }
@@ -304,14 +304,14 @@ async function showCard(name) {
 function renewCard(name, version) {
   const before = cardVersion;
   if (before === undefined || before === version) return;
-  cardVersion = version; // asked for once
+  cardVersion = version; // so that it is asked for only once
   showCard(name).catch((error) => {
     cardVersion = before;
     showFailure(error);
   });
 }
 
-/** [what, text] of all that the card tells. */
+/** The facts on the card, as [what, text]. */
 function facts(card) {
   return [
     ["Name", card.name],
@@ -354,12 +354,12 @@ function showClassNames(names) {
   search.value = "";
   search.oninput = list;
   details.open = false;
-  details.ontoggle = list; // not before it is wanted: there may be thousands
+  details.ontoggle = list; // only when opened: there may be thousands
 }
 
 async function chooseModel() {
   cardVersion = undefined;
-  for (const photo of photos) askAbout(photo); // again, by the other model
+  for (const photo of photos) askAbout(photo); // again, with the other model
   await showCard(byId("model").value);
 }
 
@@ -372,17 +372,17 @@ function takeFrom(input) {
   });
 }
 
-/** Takes what was dropped or pasted, and says so if it has no file: WebKitGTK, as in GNOME Web, passes none on. */
+/** Adds dropped or pasted files, and says so if there are none: WebKitGTK, as in GNOME Web, passes none on. */
 function takeGiven(event, { files }) {
   addPhotos(files);
-  if (files.length > 0 || byId("filter").contains(event.target)) return; // where text may be pasted
+  if (files.length > 0 || byId("filter").contains(event.target)) return; // text may be pasted there
   byId("hint").textContent = "Your browser passed on no file. Choose photos with the button.";
   say(byId("hint").textContent);
 }
 
 function takeDrops() {
   const dragging = (is) => document.body.classList.toggle("dragging", is);
-  let over; // the element entered last: WebKit does not say to where a drag leaves
+  let over; // the element entered last: WebKit does not say where a leaving drag goes
   addEventListener("dragenter", (event) => { over = event.target; });
   addEventListener("dragover", (event) => {
     event.preventDefault();
