@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class TuneOptions:
     """What `tune` does beside the options of a run."""
 
-    format: Literal["table", "json"] = option("table", "How to print what was timed.")
+    format: Literal["table", "json"] = option("table", "How to print the timings.")
 
 
 @Command(
