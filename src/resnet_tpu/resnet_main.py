@@ -35,7 +35,7 @@ SHORTHANDS = {"lth_generate_predictions": ("mode", "predict"), "use_cache": ("ca
 """Bool flags that set an option to a fixed value: flag -> (option, value)."""
 
 YAML_FLAGS = {
-    "default_hparams_file": "YAML file of options, below every other.",
+    "default_hparams_file": "YAML file of options, overridden by all others.",
     "config_file": "YAML file of options.",
     "hparams_file": "The same as config_file.",
     "param_file": "The same as config_file.",
@@ -59,7 +59,7 @@ WITHOUT_EFFECT = {
         ("data_format", str, ("channels_first", "channels_last"), "The compiler chooses the layout of activations."),
         ("use_async_checkpointing", bool, (), "Checkpoints are always written in the background."),
         ("export_to_tpu", bool, (), "The StableHLO in every export runs on a TPU too."),
-        ("inference_with_all_cores", bool, (), "What serves an export uses all cores."),
+        ("inference_with_all_cores", bool, (), "Serving an export uses all cores."),
         ("lth_no_pruning", bool, (), "Prediction never prunes."),
     )
 }
@@ -91,7 +91,7 @@ COMMAND = Command(
     usage="--data_dir=FOLDER --model_dir=FOLDER [flags]",
     groups=[
         Group("flags with an effect", {name: SINGLE_FLAGS[name] for name in OPTIONS}, aliases=_ALIASES),
-        Group("bool flags that stand for the value of another", {name: SINGLE_FLAGS[name] for name in SHORTHANDS}),
+        Group("bool flags that set the value of another", {name: SINGLE_FLAGS[name] for name in SHORTHANDS}),
         Group(
             "many options at once, from lowest to highest priority; single flags rank just below hparams",
             _BULK,
@@ -151,7 +151,7 @@ def parse(arguments: Sequence[str]) -> tuple[Config, dict[str, str]]:
     for name, layer in last.items():
         if name in WITHOUT_EFFECT:
             _convert(name, layer)
-            log.info("%s: accepted with nothing to do. %s", name, WITHOUT_EFFECT[name].help)
+            log.info("%s: accepted, but has no effect. %s", name, WITHOUT_EFFECT[name].help)
     acting = [_acting(layer, [name for name in layer.values if last[name] is layer]) for layer in layers]
     given = {name: layer for layer in acting for name in layer.values}
     mode, model_dir = (_convert(name, given[name]) if name in given else "" for name in ("mode", "model_dir"))
@@ -195,7 +195,7 @@ def _file_layer(name: str, path: str) -> Layer:
     """The options in a YAML file; for a missing file named like one of the original's, the recipe of that name."""
     recipe = path.rsplit("/", 1)[-1].removesuffix(".yaml")
     if recipe in FILES and not storage.exists(path):
-        log.info("%s: %s is not here, its values are those of the recipe %s.", name, path, recipe)
+        log.info("%s: there is no file %s; the recipe %s has its values.", name, path, recipe)
         return Layer(f"recipe {recipe}", FILES[recipe]().changed())
     return Layer(path, read_yaml(path))
 

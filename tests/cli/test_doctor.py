@@ -64,7 +64,7 @@ def test_what_is_made_for_other_systems_is_not_advised(monkeypatch: pytest.Monke
     monkeypatch.setattr(native, "load", frozenset)
     found = {finding.name: finding for finding in machine_checks.examine(use_tpu=False)}
     assert found["layers in C with oneDNN"].do == found["plan"].do == ""
-    assert "on x86-64 alone" in found["layers in C with oneDNN"].found
+    assert "only on Linux on x86-64" in found["layers in C with oneDNN"].found
     assert found["plan"].found == "the TPU compiler, for `plan`: there is none for this system"
     assert found["tf"].found == "no none-here"
 
@@ -104,7 +104,7 @@ def test_credentials_that_are_not_there_are_broken(tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "key.json"))
     found = {finding.name: finding for finding in machine_checks.examine(use_tpu=False)}
     assert found["Google Cloud"].state == "broken"
-    assert "key.json is no file" in found["Google Cloud"].found
+    assert "key.json is not a file" in found["Google Cloud"].found
 
 
 @pytest.mark.parametrize(

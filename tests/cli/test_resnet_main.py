@@ -105,7 +105,7 @@ def test_command_of_the_rewinding_readme(caplog: pytest.LogCaptureFixture) -> No
         "data_dir": "d", "model_dir": "m", "resnet_depth": 34, "train_steps": 113854, "iterations_per_loop": 113854,
         "skip_host_call": True, "num_cores": 8,
     }  # fmt: skip
-    assert "v3-8.yaml is not here, its values are those of the recipe v3-8" in caplog.text
+    assert "v3-8.yaml; the recipe v3-8 has its values" in caplog.text
     found = options(*arguments, "--lottery_results_dir", "m", "--lottery_checkpoint_iters", "0,11259,22518")
     assert (found["lottery_results_dir"], found["lottery_checkpoint_iters"]) == ("m", "0,11259,22518")
 
@@ -195,7 +195,7 @@ def test_flags_with_nothing_left_to_do_say_why(name: str, caplog: pytest.LogCapt
     first = ALIASES.get(name, name)
     assert options(f"--{name}={(*WITHOUT_EFFECT[first].choices, '1')[0]}") == {}
     messages = [record.message for record in caplog.records]
-    assert messages == [f"{first}: accepted with nothing to do. {WITHOUT_EFFECT[first].help}"]
+    assert messages == [f"{first}: accepted, but has no effect. {WITHOUT_EFFECT[first].help}"]
 
 
 @pytest.mark.parametrize(

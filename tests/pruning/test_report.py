@@ -105,7 +105,7 @@ def test_a_network_that_other_processors_trained_again_counts_once_and_is_named(
     monkeypatch.setattr("resnet_tpu.pruning.report.config_at", lambda _: Config())
     again = dataclasses.replace(OUTCOMES[0], model_dir="runs/other", top_1_accuracy=0.9001)
     report_experiment([*OUTCOMES, again], str(tmp_path))
-    assert "runs/other (step 100, 90.01%). Changes are from the first." in caplog.text
+    assert "runs/other (step 100, 90.01%). Changes are relative to the first." in caplog.text
 
 
 @pytest.mark.parametrize("changed", [{"rewind_step": 6}, {"rewind_optimizer": "reset"}])
@@ -218,7 +218,9 @@ def test_what_an_earlier_call_found_is_not_forgotten_without_a_word(
     report_experiment(found, str(tmp_path))
     assert not caplog.records
     report_experiment(found[:2], str(tmp_path))
-    assert f"The new table and pictures of {tmp_path} leave out what earlier calls made: runs/2. Name" in caplog.text
+    assert (
+        f"The new table and pictures of {tmp_path} leave out the results of earlier calls: runs/2. Name" in caplog.text
+    )
     (tmp_path / "phases.csv").write_text('"')
     report_experiment(found[:2], str(tmp_path))  # rewrites the file
 

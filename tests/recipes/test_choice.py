@@ -193,7 +193,7 @@ def test_where_there_may_be_several_processes_none_is_chosen(
     monkeypatch.setattr("resnet_tpu.parallel.rendezvous.is_in_cluster", lambda _: True)
     assert cli.main(["train", str(photos), f"--model_dir={tmp_path}", "--print_config"]) == 0
     shown = capsys.readouterr()
-    assert "No --recipe: the defaults, which are for ImageNet." in shown.err
+    assert "No --recipe: using the defaults, which are for ImageNet." in shown.err
     assert "train_batch_size" not in shown.out  # the default
 
 

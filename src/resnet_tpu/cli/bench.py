@@ -32,7 +32,7 @@ class QuickOptions:
 
     quick: bool = option(
         False,
-        "One short round with few images, where no other option says otherwise: shows that it works, the figures mean "
+        "One short round with few images, unless other options say otherwise: shows that it works; the figures mean "
         "nothing.",
     )
 
@@ -82,7 +82,7 @@ def bench_input(given: Given) -> None:
         Group("how to measure", "resnet_tpu.performance.bench.wait:WaitBenchOptions"),
         _QUICK_GROUP,
         Group("the input", _named(*_INPUT, *_OURS)),
-        Group("the step, where it is no stand-in", _named("resnet_depth", "use_tpu")),
+        Group("the step, if it is not a stand-in", _named("resnet_depth", "use_tpu")),
     ],
 )
 def bench_wait(given: Given) -> None:
@@ -133,7 +133,7 @@ def bench_step(given: Given) -> None:
     ],
 )
 def bench_serve(given: Given) -> None:
-    """Speed of an exported network: its runtimes beside peers, and over HTTP with more and more clients."""
+    """Speed of an exported network: its runtimes beside peers, and over HTTP with a growing number of clients."""
     if given.values["where"] and (more := [name for name in _NETWORK if name in given.values]):
         raise UserError("BUNDLE", f"one, and {', '.join(more)}", "one of them", "Leave the other out.")
 

@@ -13,8 +13,8 @@ class CompactOptions:
 
     multiple_of: int = option(
         1,
-        "Round the channels of a layer up to a multiple of this, but never above what they were. 8 is faster on many "
-        "processors.",
+        "Round the channels of each layer up to a multiple of this, but not beyond their original number. 8 is faster "
+        "on many processors.",
         at_least=1,
     )
 
@@ -28,7 +28,7 @@ class CompactOptions:
         "resnet-tpu compact runs/cifar/pruning/seed_0/lr_rewinding/level_03 runs/small --multiple_of=8",
     ),
     arguments=(
-        Argument("checkpoint", "CHECKPOINT", "A checkpoint, or a model_dir: its newest one."),
+        Argument("checkpoint", "CHECKPOINT", "A checkpoint, or a model_dir for its newest one."),
         Argument("out", "OUT", "Folder to write; it must be new."),
     ),
     groups=[Group("what to do", CompactOptions)],

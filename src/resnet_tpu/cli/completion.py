@@ -99,7 +99,7 @@ SHELLS = {"bash": bash, "zsh": bash, "fish": fish}
     arguments=(Argument("shell", "SHELL", f"One of {', '.join(SHELLS)}.", is_path=False),),
 )
 def completion(given: Given) -> None:
-    """Print what makes the Tab key complete commands, options and their values: for bash, zsh or fish."""
+    """Print the script for bash, zsh or fish that lets the Tab key complete commands, options and values."""
     shell = given.values["shell"]
     if shell not in SHELLS:
         do = f"Name the one in use.{nearest(shell, SHELLS)}"

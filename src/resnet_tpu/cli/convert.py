@@ -20,23 +20,21 @@ class ConvertOptions:
     to: Literal["model_dir", "tf1", "safetensors", "timm"] | None = option(
         None,
         "What to write. model_dir: for every command here. tf1: a folder with a TF1 checkpoint of the original. "
-        "safetensors: a file with torchvision's names. timm: a folder for timm and Hugging Face's hub. Default: by "
-        "the name of DST, safetensors or model_dir.",
+        "safetensors: a file with torchvision's names. timm: a folder for timm and Hugging Face's hub. Default: "
+        "safetensors or model_dir, by the name of DST.",
     )
     inspect: bool = option(False, "Only show what is in SRC: names, shapes, types, sizes, and what it seems to be.")
-    labels: FilePath = option(
-        "", "Text file with the name of each class on a line. Default: those in SRC, else numbers."
-    )
+    labels: FilePath = option("", "Text file with one class name per line. Default: the names in SRC, else numbers.")
     image_size: int | None = option(
         None,
-        "Side in pixels of the images that the network is for. Default: as SRC tells, else 224.",
+        "Side in pixels of the images that the network is for. Default: as SRC says, else 224.",
         at_least=8,
     )
 
 
 _OVERRIDES = dataclasses.replace(
     options_of(BulkOptions)["params_override"],
-    help="Options of the network or its training that SRC does not tell: precision=float32,resnetd_shortcut=true.",
+    help="Options of the network or its training that SRC does not give: precision=float32,resnetd_shortcut=true.",
 )
 
 

@@ -11,7 +11,7 @@ from resnet_tpu.performance.dawnbench.options import DawnbenchOptions, read_job
 
 @Command(
     "resnet-tpu bench dawnbench",
-    "Run it again to go on; options that are left out are then as before.",
+    "Run it again to continue; options that you leave out keep their values.",
     examples=(
         "resnet-tpu bench dawnbench --recipe=v5e-8 --data_dir=gs://BUCKET/imagenet --model_dir=gs://BUCKET/run",
         "resnet-tpu bench dawnbench --use_fast_lr --data_dir=imagenet --data_dir_small=imagenet160 --model_dir=run",

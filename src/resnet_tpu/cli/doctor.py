@@ -22,7 +22,7 @@ class DoctorOptions:
     """How `doctor` checks the machine and reports it."""
 
     format: Literal["table", "json"] = option("table", "How to print what was found.")
-    use_tpu: bool = option(True, "False: leave a TPU alone even where there is one.")
+    use_tpu: bool = option(True, "False: leave a TPU alone even if there is one.")
 
 
 @Command(

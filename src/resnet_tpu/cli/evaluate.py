@@ -17,13 +17,13 @@ class EvalOptions:
 
     watch: bool = option(
         False,
-        "Follow a training: evaluate the newest checkpoint whenever there is one, up to the last or eval_timeout.",
+        "Follow a run: evaluate the newest checkpoint whenever there is a new one, until the last or eval_timeout.",
     )
 
 
 _PREDICTION_ONLY = frozenset({"num_train_images", "num_test_images", "predict_batch_size", "export_moving_average"})
 _TRAIN_STEPS = dataclasses.replace(
-    OPTIONS["train_steps"], default=None, help="With watch: the last step to evaluate. Default: that of the training."
+    OPTIONS["train_steps"], default=None, help="With watch: the last step to evaluate. Default: the last of the run."
 )
 
 
@@ -40,7 +40,7 @@ _TRAIN_STEPS = dataclasses.replace(
         Argument(
             "model_dir",
             "CHECKPOINT",
-            "A model_dir: evaluates its newest, and records the result. Or a checkpoint: only shows the result.",
+            "A model_dir: evaluates its newest checkpoint and records the result. A checkpoint: only shows the result.",
         ),
     ),
     groups=[

@@ -18,14 +18,14 @@ class ExportOptions:
 
     verify: bool = option(
         False,
-        "Compare every form with the trained network, on the images named or else on a split of the data. Also done "
-        "when images are named, and for int8.",
+        "Compare every form with the trained network, on the images given, else on a split of the data. Always done "
+        "if images are given, and for int8.",
     )
     split: Literal["test", "validation", "train"] | None = option(
         None,
-        "Images of data_dir to compare on if none are named. Default: test, or validation where there is no test.",
+        "Images of data_dir to compare on if none are given. Default: test, or validation if there is no test.",
     )
-    verify_images: int = option(500, "Most images to compare on.", at_least=1)
+    verify_images: int = option(500, "Largest number of images to compare on.", at_least=1)
 
 
 @Command(
@@ -37,7 +37,7 @@ class ExportOptions:
         "resnet-tpu export runs/flowers/checkpoints/1000 exported photos/ --verify",
     ),
     arguments=(
-        Argument("model_dir", "CHECKPOINT", "A checkpoint, or a model_dir: its newest one."),
+        Argument("model_dir", "CHECKPOINT", "A checkpoint, or a model_dir for its newest one."),
         Argument("export_dir", "EXPORT_DIR", "Folder in which to write the bundle."),
         Argument("images", "IMAGE_OR_FOLDER", "Images to verify with. Default: a split.", is_required=False, many=True),
     ),

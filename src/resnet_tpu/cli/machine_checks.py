@@ -24,7 +24,7 @@ EXTRAS = {
     "tf": "export to TensorFlow's SavedModel",
     "hub": "weights by name from Hugging Face's hub",
     "gcp": "gs:// paths, Bigtable, TPU VMs",
-    "beam": "`prepare` by Apache Beam",
+    "beam": "`prepare` with Apache Beam",
     "plan": "the TPU compiler, for `plan`",
     "tpu": "TPUs of this machine",
     "cuda": "GPUs of this machine",
@@ -104,7 +104,7 @@ def _layers() -> Iterator[Check]:
     if c_libraries.are_off():
         found = f"turned off by {c_libraries.SWITCH}=0"
     elif not machine.is_linux_x86_64():
-        found = "oneDNN comes with the package on Linux on x86-64 alone; XLA computes the training here"
+        found = "oneDNN comes with the package only on Linux on x86-64; XLA computes the training here"
     elif LIBRARY.exists():
         is_here = Path(os.fsdecode(locate_onednn())).exists()
         do = "Install what oneDNN needs: on Debian libgomp1." if is_here else "pip install onednn-cpu-gomp"
@@ -196,7 +196,7 @@ def _credentials() -> Check:
         return Check("credentials", "Google Cloud", "ok", str(path))
     if named:
         do = "Correct or unset GOOGLE_APPLICATION_CREDENTIALS."
-        return Check("credentials", "Google Cloud", "broken", f"{path} is no file", do)
+        return Check("credentials", "Google Cloud", "broken", f"{path} is not a file", do)
     do = "gcloud auth application-default login, or GOOGLE_APPLICATION_CREDENTIALS; on Google's machines none is needed"
     return Check("credentials", "Google Cloud", "missing", "", do)
 

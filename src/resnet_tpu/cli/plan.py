@@ -29,7 +29,7 @@ class PlanOptions:
         "Cloud does, h100:8. Default: the recipe's.",
     )
     price_per_chip_hour: str = option(
-        "", "What a chip costs in an hour, for the cost of the run: 1.20; or by generation: v5e=1.20,v3=2.20."
+        "", "Price of a chip per hour, for the cost of the run: 1.20; or by generation: v5e=1.20,v3=2.20."
     )
     host_images_per_sec: float | None = option(
         None,
@@ -43,7 +43,7 @@ class PlanOptions:
         at_least=1,
     )
     image_kb: float | None = option(
-        None, "Mean size of an image file in kB, with host_mb_per_sec. Default: 110, as of ImageNet's.", at_least=1
+        None, "Mean size of an image file in kB, with host_mb_per_sec. Default: 110, as for ImageNet.", at_least=1
     )
     largest_batch: bool = option(
         False, "Also look for the largest train_batch_size that fits: two or three short compilations."
@@ -51,7 +51,7 @@ class PlanOptions:
     fast: bool = option(
         False, "Compile for 4 chips, with as many images on each, and scale up to the slice. For comparing many slices."
     )
-    top: int = option(10, "Layers to show by what they cost.", at_least=0)
+    top: int = option(10, "Number of layers to show, the slowest first.", at_least=0)
     format: Literal["table", "json"] = option("table", "How to print the plan.")
     picture: FilePath = option("", "Also draw it into this PNG file.")
 

@@ -23,18 +23,18 @@ from resnet_tpu.options.overrides import Layer
 class PredictOptions:
     """What `predict` reads and writes."""
 
-    split: Literal["test", "validation", "train"] = option("test", "Images of data_dir to predict if none are named.")
+    split: Literal["test", "validation", "train"] = option("test", "Images of data_dir to predict if none are given.")
     format: Literal["table", "csv", "json"] = option("table", "How to print the predictions.")
     form: Literal["stablehlo", "onnx", "int8"] | None = option(
-        None, "Of a bundle: what to run. Default: onnx on a CPU where the bundle has it, else stablehlo."
+        None, "Which form of a bundle to run. Default: onnx on a CPU if the bundle has it, else stablehlo."
     )
-    top_k: int = option(5, "Classes to name for each image.", at_least=1)
+    top_k: int = option(5, "Classes to show for each image.", at_least=1)
     output_dir: FilePath = option("", "Folder for predictions and, with known labels, per-class figures and pictures.")
 
 
 @Command(
     "resnet-tpu predict",
-    f"Where labels are known, also shows the accuracy and which classes were confused. {LIKE_THE_RUN}",
+    f"If labels are known, also shows the accuracy and which classes were confused. {LIKE_THE_RUN}",
     examples=(
         "resnet-tpu predict runs/flowers rose.jpg tulips/",
         "resnet-tpu predict runs/flowers --split=test --output_dir=report",
@@ -42,7 +42,7 @@ class PredictOptions:
         "resnet-tpu predict exported/1795181234 rose.jpg                  # a bundle",
     ),
     arguments=(
-        Argument("model_dir", "CHECKPOINT", "A checkpoint; a model_dir: its newest one; or a bundle."),
+        Argument("model_dir", "CHECKPOINT", "A checkpoint, a model_dir for its newest one, or a bundle."),
         Argument("images", "IMAGE_OR_FOLDER", "What to classify. Default: see --split.", is_required=False, many=True),
     ),
     groups=[

@@ -15,7 +15,7 @@ from resnet_tpu.reports.console import make_console
 class _HowOptions:
     """How the work is done."""
 
-    beam: bool = option(False, "Write the shards by a pipeline of Apache Beam. Its options come after --.")
+    beam: bool = option(False, "Write the shards with an Apache Beam pipeline. Its options come after --.")
 
 
 def _bigtable_options() -> dict[str, Option]:
@@ -28,7 +28,7 @@ def _bigtable_options() -> dict[str, Option]:
     "resnet-tpu prepare",
     usage="RAW OUT [options] [--beam -- options of Apache Beam]",
     examples=(
-        "resnet-tpu prepare flower_photos data/flowers      # downloads them when there is no such folder",
+        "resnet-tpu prepare flower_photos data/flowers      # downloads them if there is no such folder",
         "resnet-tpu prepare my_photos data/mine --short_side=256 --workers=8",
         "resnet-tpu prepare my_photos data/mine --recompress --quality=90     # fewer bytes, as many pixels",
         "resnet-tpu prepare photos.csv data/photos --split=0.9,0.1     # CSV: path,label[,split]",

@@ -19,13 +19,15 @@ class InputOptions:
     """Options of `profile input` besides those of a run."""
 
     images_per_sec: float | None = option(
-        None, "What the input has to give. Default: what the training step is measured to take here.", at_least=1
+        None,
+        "Images/s that the input must deliver. Default: what the training step takes, as measured here.",
+        at_least=1,
     )
     step: bool = option(
         True, "Measure the training step. False: take its speed from the run in model_dir, if there is one."
     )
-    num_images: int = option(200, "Images on which the stages are timed.", at_least=1)
-    seconds: float = option(5.0, "How long each speed is measured.", at_least=0)
+    num_images: int = option(200, "Images to time the stages on.", at_least=1)
+    seconds: float = option(5.0, "How long to measure each speed.", at_least=0)
     format: Literal["table", "json"] = option("table", "How to print the profile.")
 
 
@@ -34,9 +36,7 @@ class TrainOptions:
     """Options of `profile train` besides those of a run."""
 
     steps: int = option(20, "Steps to trace.", at_least=3)  # one interval is not representative: the host runs ahead
-    trace: FilePath = option(
-        "", "Read the newest trace of this model_dir, or folder of a trace, instead of making one."
-    )
+    trace: FilePath = option("", "Read the newest trace in this model_dir or trace folder instead of making one.")
     format: Literal["table", "json"] = option("table", "How to print the profile.")
 
 
@@ -70,7 +70,7 @@ def profile_input(given: Given) -> None:
 
 @Command(
     "resnet-tpu profile train",
-    "The trace is in plugins/profile/ of model_dir, of which nothing else is changed. "
+    "The trace goes to plugins/profile/ in model_dir; nothing else there is changed. "
     "With the model_dir of a run, its options are the defaults.",
     examples=(
         "resnet-tpu profile train --recipe=flowers --data_dir=data/flowers --model_dir=runs/profile",

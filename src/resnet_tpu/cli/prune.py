@@ -29,7 +29,7 @@ class ReportOptions:
 
 @Command(
     "resnet-tpu prune",
-    f"After a stop, the same command continues; levels that are done are only read. {LIKE_THE_RUN}\n"
+    f"After an interruption, run the same command again: finished levels are kept. {LIKE_THE_RUN}\n"
     "The paper is arXiv:2003.02389.",
     usage="MODEL_DIR [options], or --combine OUTPUT_DIR ...",
     examples=(
@@ -38,7 +38,7 @@ class ReportOptions:
         "resnet-tpu prune runs/cifar --method=prune_resnet56_A --levels=5 --rewind_to=10epochs",
         "resnet-tpu prune --combine runs/rewound runs/tuned --output_dir=runs/both",
     ),
-    arguments=(Argument("folders", "MODEL_DIR", "Folder of the training to prune.", many=True),),
+    arguments=(Argument("folders", "MODEL_DIR", "Folder of the run to prune.", many=True),),
     groups=[
         Group("methods", {}, notes="resnet_tpu.pruning.methods:HELP"),
         Group("re-training", {}, notes={name: retraining.text for name, retraining in RETRAININGS.items()}),

@@ -15,7 +15,7 @@ class ResultsOptions:
     """Which results to show, and how."""
 
     metric: str = option(
-        "top_1_accuracy", "What to show, by its name in TensorBoard: also top_5_accuracy, loss, learning_rate."
+        "top_1_accuracy", "Metric to show, by its name in TensorBoard: also top_5_accuracy, loss, learning_rate."
     )
     split: Literal["eval", "train"] = option(
         "eval", "Values of the evaluations or of the training steps of a MODEL_DIR; event files are shown whole."

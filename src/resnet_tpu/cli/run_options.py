@@ -42,7 +42,7 @@ COMMON_IN_TRAINING = frozenset({
 COMMON_AFTERWARDS = frozenset({"data_dir", "eval_batch_size", "export_forms", "model_name"})
 """The same for commands that work on an existing run."""
 
-LIKE_THE_RUN = "Options that are not given are taken from the run; the defaults below are for what it does not say."
+LIKE_THE_RUN = "Options that are not given are taken from the run; the defaults below apply to those that it lacks."
 """The note in --help of commands that take defaults from a run."""
 
 ALIASES = {

@@ -8,8 +8,8 @@ from resnet_tpu.serving.server.options import ServeOptions
 @Command(
     "resnet-tpu serve",
     "Takes TensorFlow Serving's Predict requests over REST, not over gRPC.\n\n"
-    "BUNDLE is what `export` wrote, or the folder it writes to: then a newer bundle takes over as soon as it is "
-    "there.\nSIGTERM and Ctrl-C answer what is under way and stop.",
+    "BUNDLE is what `export` wrote, or the folder it writes to: then a newer bundle takes over as soon as it "
+    "appears.\nOn SIGTERM or Ctrl-C it answers requests in progress and stops.",
     usage="[NAME=]BUNDLE ... [options]",
     examples=(
         "resnet-tpu serve exports/flowers",

@@ -24,9 +24,9 @@ class _OnlyOptions:
     """Options that replace training by something else."""
 
     print_config: bool = option(
-        False, "Print the options that this comes to, for --config_file, and do not train. Defaults are left out."
+        False, "Print the resulting options, for --config_file, and do not train. Defaults are left out."
     )
-    dry_run: bool = option(False, "Check options, data and weights, say what would be trained, and write nothing.")
+    dry_run: bool = option(False, "Check options, data and weights, show what would be trained, and write nothing.")
 
 
 PHOTOS = Argument(
@@ -168,8 +168,8 @@ def _options_of_recipe(config: Config) -> Layer | None:
     if run.coordinator_address or rendezvous.is_in_cluster(run):
         if not run.process_id:  # logged by the first process, or by the only one
             log.info(
-                "No --recipe: the defaults, which are for ImageNet. None is chosen where there may be several "
-                "processes, as on a TPU VM; for photos name one, such as --recipe=finetune."
+                "No --recipe: using the defaults, which are for ImageNet. None is chosen if there may be several "
+                "processes, as on a TPU VM; for photos give one, such as --recipe=finetune."
             )
         return None
     check_options(config)  # reports mistakes before looking for the data

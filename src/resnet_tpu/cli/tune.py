@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class TuneOptions:
     """Options of `tune` besides those of a run."""
 
-    format: Literal["table", "json"] = option("table", "How to print what was timed.")
+    format: Literal["table", "json"] = option("table", "How to print the timings.")
 
 
 @Command(

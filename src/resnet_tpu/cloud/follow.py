@@ -54,8 +54,8 @@ def follow(poll: Callable[[], JobState], folder: str, *, pause_secs: float) -> N
         if code:
             break
         if now.is_over:
-            do = "Submit it again: it goes on from its last checkpoint."
-            raise TrainingFailedError(f"Training in {folder}", f"state {state}", "it to end by itself", do)
+            do = "Submit it again: it continues from its last checkpoint."
+            raise TrainingFailedError(f"Training in {folder}", f"state {state}", "it to finish by itself", do)
         time.sleep(pause_secs)
     if code != "0":
         last = "\n".join(text.splitlines()[-_LAST_LINES:])
@@ -71,7 +71,7 @@ def saying_how_to_end(command: str) -> Iterator[None]:
     except TrainingFailedError:
         raise
     except BaseException:
-        log.info("The training goes on. End it with: %s", command)
+        log.info("The training continues. Stop it with: %s", command)
         raise
 
 

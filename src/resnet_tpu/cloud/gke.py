@@ -27,10 +27,8 @@ class GkeOptions:
     context: str = option("", "Cluster, as kubectl knows it. Default: the current one.")
     namespace: str = option("default", "Namespace of the job.")
     kubernetes_service_account: str = option("", "Account of the pods in the cluster. Default: the namespace's.")
-    retries: int = option(
-        3, "How often a job that ends badly is started again; it goes on from its checkpoint.", at_least=0
-    )
-    keep: bool = option(False, "Keep the finished job in the cluster; otherwise it goes after a day.")
+    retries: int = option(3, "How many times a failed job is restarted; it continues from its checkpoint.", at_least=0)
+    keep: bool = option(False, "Keep the finished job in the cluster; otherwise it is deleted after a day.")
 
     def __post_init__(self) -> None:
         if not _NAMESPACE.fullmatch(self.namespace):

@@ -50,7 +50,7 @@ class JobOptions:
         "requirement. Needed without --image: resnet-tpu is on no package index yet.",
     )
     spot: bool = option(
-        False, "Use spot chips: cheaper, but may be taken away. Then run the same command again to continue."
+        False, "Use spot chips: cheaper, but they may be taken away. Run the same command again to continue."
     )
     service_account: str = option("", "E-mail address of the account that the job runs as. Default: the service's.")
     labels: str = option("", "Labels for bills and lists: team=vision,cost=research.")

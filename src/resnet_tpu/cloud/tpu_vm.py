@@ -25,13 +25,13 @@ class TpuVmOptions:
     """Options for a TPU VM alone."""
 
     zone: str = option("", "Zone of the slice, such as us-west4-a.")
-    runtime_version: str = option("", "Software of its hosts. Default: Google's for the generation.")
+    runtime_version: str = option("", "Software of the slice's hosts. Default: Google's for the generation.")
     network: str = option("", "Network of the slice. Default: the project's default.")
-    subnetwork: str = option("", "Its subnetwork.")
+    subnetwork: str = option("", "Subnetwork of the slice.")
     external_ips: bool = option(
         True, "Give the hosts public IP addresses. Without them the network needs Private Google Access."
     )
-    keep: bool = option(False, "Keep the slice, and pay for it, when the training has ended.")
+    keep: bool = option(False, "Keep the slice, and pay for it, after the training has ended.")
     follow: bool = option(True, "Show the log until the training has ended.")
 
 

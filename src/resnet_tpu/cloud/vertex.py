@@ -26,7 +26,7 @@ class VertexOptions:
 
     region: str = option("", "Region of the job, such as us-west1.")
     network: str = option("", "VPC network to reach: projects/NUMBER/global/networks/NAME.")
-    timeout_hours: float = option(168, "After so many hours the job is ended.", at_least=0.01)
+    timeout_hours: float = option(168, "Hours after which the job is stopped.", at_least=0.01)
     follow: bool = option(True, "Show the job's state until it has ended.")
 
 

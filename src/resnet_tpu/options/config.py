@@ -34,13 +34,13 @@ class DataConfig:
     )
     num_train_images: int | None = option(None, "Training images in an epoch. Default: counted.", at_least=1)
     num_eval_images: int | None = option(
-        None, "Validation images to evaluate, spread over all. Default: all.", at_least=1
+        None, "Validation images to evaluate, evenly spaced. Default: all.", at_least=1
     )
-    num_test_images: int | None = option(None, "Test images to predict, spread over all. Default: all.", at_least=1)
+    num_test_images: int | None = option(None, "Test images to predict, evenly spaced. Default: all.", at_least=1)
     min_crop_area: float = option(
         0.1,
-        "Smallest fraction of a training image that its random crop covers, as far as an aspect ratio of 3:4 to 4:3 "
-        "allows. Raise it where the border matters.",
+        "Smallest fraction of a training image that its random crop may cover, as far as an aspect ratio of 3:4 to 4:3 "
+        "allows. Raise it if the edges of images matter.",
         at_least=0,
         at_most=1,
     )
@@ -58,9 +58,13 @@ class DataConfig:
     )
     random_flip: bool = option(True, "Mirror half of the training images. Turn it off for text and digits.")
     augment_name: Literal["autoaugment", "randaugment"] | None = option(
-        None, "Change training images at random after the crop: by learned policies, or randaug_num_layers operations."
+        None,
+        "Change training images at random after the crop. autoaugment: by learned policies. randaugment: by "
+        "randaug_num_layers operations.",
     )
-    randaug_num_layers: int | None = option(None, "Operations on each image by randaugment. Default: 2.", at_least=0)
+    randaug_num_layers: int | None = option(
+        None, "Operations that randaugment applies to an image. Default: 2.", at_least=0
+    )
     randaug_magnitude: int | None = option(
         None, "Strength of randaugment's operations, 0 to 10 (more is possible). Default: 9.", at_least=0
     )
@@ -73,7 +77,7 @@ class DataConfig:
         0.0, "Fraction of the training images in which a random rectangle is replaced by noise.", at_least=0, at_most=1
     )
     resize_method: Literal["bicubic", "bilinear"] = option(
-        "bicubic", "How crops are brought to image_size: with the kernel of that name, TensorFlow 1's or Pillow's."
+        "bicubic", "How crops are resized to image_size: with the kernel of that name, TensorFlow 1's or Pillow's."
     )
     eval_preprocessing: Literal["tf", "pil"] = option(
         "tf",
@@ -87,12 +91,12 @@ class DataConfig:
     input_workers: Literal["threads", "processes"] | None = option(
         None,
         "What decodes images. Processes take seconds to start, but do not compete for Python's lock. That pays off "
-        "with many cores, augmentation, or formats other than JPEG. Default: processes if a training has more than 8 "
+        "with many cores, augmentation, or formats other than JPEG. Default: processes if training uses more than 8 "
         "workers and reads files on this machine, else threads.",
     )
     input_pipeline: Literal["optimized", "basic"] = option(
         "optimized",
-        "basic: one image after the other, on one thread, only when the device asks. To see what a good one is worth.",
+        "basic: one image at a time, on one thread, only when the device asks; shows what a good pipeline is worth.",
     )
     cache: Literal["none", "records", "decoded"] = option(
         "none",
@@ -108,8 +112,8 @@ class DataConfig:
     )
     cache_folder: FilePath = option(
         "",
-        "Folder on this machine that keeps what is read of TFRecords in a bucket, if the data fill at most half of "
-        "the free space there. Default: below ~/.cache. 'none': keep nothing and read from the bucket every time.",
+        "Folder on this machine that keeps what is read from TFRecords in a bucket, if the data fill at most half of "
+        "the free space there. Default: under ~/.cache. 'none': keep nothing and read from the bucket every time.",
     )
     data_order: Literal["auto", "records", "pieces"] = option(
         "auto",
@@ -119,19 +123,19 @@ class DataConfig:
         "run keeps its order.",
     )
     lth_use_random_label: bool = option(
-        False, "Labels drawn by the hash of each image's file name, as the original's pruning fork draws them."
+        False, "Use random labels, drawn by the hash of each image's file name, as the original's pruning fork does."
     )
     skip_bad_records: bool = option(
-        False, "Count damaged records and undecodable images and go on with others, instead of stopping at the first."
+        False, "Count and skip damaged records and undecodable images, instead of stopping at the first one."
     )
     bigtable_instance: str = option(
         "", "Read the images from this instance of Cloud Bigtable, one tf.train.Example per row, instead of data_dir."
     )
     bigtable_project: str = option("", "Project of the instance. Default: gcp_project.")
     bigtable_table: str = option("imagenet", "Table in the Bigtable instance.")
-    bigtable_train_prefix: str = option("train_", "What the keys of training rows begin with; an index follows.")
-    bigtable_eval_prefix: str = option("validation_", "What the keys of validation rows begin with.")
-    bigtable_test_prefix: str = option("test_", "What the keys of test rows begin with.")
+    bigtable_train_prefix: str = option("train_", "Prefix of the keys of training rows; an index follows.")
+    bigtable_eval_prefix: str = option("validation_", "Prefix of the keys of validation rows.")
+    bigtable_test_prefix: str = option("test_", "Prefix of the keys of test rows.")
     bigtable_column_family: str = option("tfexample", "Column family of the examples.")
     bigtable_column_qualifier: str = option("example", "Column of the examples within that family.")
     gcp_project: str = option("", "Google Cloud project. Default: that of the credentials.")
@@ -185,7 +189,7 @@ class ModelConfig:
     inner_channels: str = option(
         "",
         "Channels of the inner convolutions of each block, in order, such as 14,16,12. `resnet-tpu compact` sets "
-        "this. Default: by resnet_width.",
+        "this. Default: derived from resnet_width.",
     )
     stem: Literal["auto", "imagenet", "small"] = option(
         "auto",
@@ -199,13 +203,13 @@ class ModelConfig:
     kernels: Literal["auto", "plain", "cpu", "gpu", "fused"] = option(
         "auto",
         "How training computes the layers. plain: one by one, by XLA. cpu: with the library in C. gpu: with fewer "
-        "passes over the memory; no GPU has run it. fused: each norm together with the layer beside it. auto: what "
+        "passes over memory; not yet run on a GPU. fused: each norm together with the layer next to it. auto: what "
         "`resnet-tpu tune` found to be fastest; without that, cpu on a CPU that has it, fused on TPUs in bfloat16, "
         "else plain.",
     )
     batch_norm_scope: Literal["replica", "global"] = option(
         "replica",
-        "Whose images give the batch-norm statistics: each device's own (as the original) or the whole batch.",
+        "Images that give the batch-norm statistics: those of each device (as in the original) or the whole batch.",
     )
     batch_norm_group_size: int = option(
         1, "Neighbouring devices that share their batch-norm statistics, with batch_norm_scope=replica.", at_least=1
@@ -241,8 +245,8 @@ class ModelConfig:
     )
     dropblock_keep_prob: float | None = option(
         None,
-        "Fraction of activations that DropBlock keeps in group 4 at the end of the training; each group before drops a "
-        "quarter as much. It starts at 1 and falls to this.",
+        "Fraction of activations that DropBlock keeps in group 4 at the end of training; each earlier group drops a "
+        "quarter of what the next one does. The fraction starts at 1 and falls to this.",
         at_least=0,
     )
     dropblock_size: int = option(
@@ -260,22 +264,21 @@ class ModelConfig:
     )
     project_first_group: bool = option(
         True,
-        "Whether the first group's shortcut is a projection in depths 18 and 34 and the CIFAR networks too; PyTorch's "
-        "has none.",
+        "Whether the first group's shortcut is a projection in depths 18 and 34 and the CIFAR networks too; PyTorch "
+        "has none there.",
     )
     mean_rgb: Rgb = option(
-        (0.485, 0.456, 0.406), "Mean that is subtracted from the images, of colours from 0 to 1. Default: ImageNet's."
+        (0.485, 0.456, 0.406), "Mean colour that is subtracted from the images, from 0 to 1. Default: ImageNet's."
     )
     stddev_rgb: Rgb = option(
-        (0.229, 0.224, 0.225), "Standard deviation by which they are divided then. Default: ImageNet's."
+        (0.229, 0.224, 0.225), "Standard deviation that the images are then divided by. Default: ImageNet's."
     )
     weights_origin: str = option(
         "",
-        "Where the initial weights came from: a name, its revision, a checksum. Filled in from the weights if they "
-        "say.",
+        "Where the initial weights came from: a name, its revision, a checksum. Filled in if the weights record it.",
     )
     weights_licence: str = option(
-        "", "Licence of the weights, by its short name such as apache-2.0; theirs, if they tell."
+        "", "Licence of the weights, by its short name such as apache-2.0. Filled in if they record it."
     )
 
 
@@ -304,27 +307,29 @@ class OptimizerConfig:
     learning_rate_boundaries: str = option(
         "",
         "Epochs at which the step schedule changes, such as 4,21,35,43: the end of the warm-up, then each division of "
-        "the rate by 10. Default: by learning_rate_epochs.",
+        "the rate by 10. Default: computed from learning_rate_epochs.",
     )
     lottery_force_learning_rate: float | None = option(
-        None, "This learning rate in every step, whatever the schedule and the batch.", at_least=0
+        None, "Use this learning rate in every step, whatever the schedule and the batch size.", at_least=0
     )
     momentum: float = option(0.9, "Momentum coefficient.", at_least=0)
-    nesterov: bool = option(True, "Nesterov's form of momentum, as the original.")
+    nesterov: bool = option(True, "Use Nesterov momentum, as the original does.")
     weight_decay: float = option(1e-4, "L2 coefficient on all parameters but batch norm's.", at_least=0)
-    decay_batch_norm: bool = option(False, "weight_decay acts on batch norm's scale and bias too.")
+    decay_batch_norm: bool = option(False, "Apply weight_decay to batch norm's scale and bias too.")
     enable_lars: bool = option(
         False, "LARS with its polynomial schedule instead of momentum SGD; for batches of 16384 and more."
     )
-    poly_rate: float = option(0.0, "Peak learning rate of LARS. Default 0: by train_batch_size.", at_least=0)
+    poly_rate: float = option(0.0, "Peak learning rate of LARS. Default 0: chosen by train_batch_size.", at_least=0)
     label_smoothing: float = option(0.0, "Fraction of the target spread evenly over all classes.", at_least=0)
     mixup_alpha: float = option(
-        0.0, "Blend pairs of images and their labels, by a fraction drawn from Beta(alpha, alpha). 0: no.", at_least=0
+        0.0,
+        "Blend pairs of images and their labels, by a fraction drawn from Beta(alpha, alpha). 0: no mixup.",
+        at_least=0,
     )
     cutmix_alpha: float = option(
         0.0,
         "Paste a rectangle of another image into each image, its area drawn from Beta(alpha, alpha), and mix the "
-        "labels by area. Together with mixup, chance picks one of the two. 0: no cutmix.",
+        "labels by area. With mixup as well, one of the two is picked at random. 0: no cutmix.",
         at_least=0,
     )
     moving_average_decay: float = option(
@@ -333,7 +338,7 @@ class OptimizerConfig:
         at_least=0,
     )
     gradient_accumulation_steps: int = option(
-        1, "Parts into which each batch is split, one after the other, to need less memory.", at_least=1
+        1, "Parts that each batch is split into and computed one after the other, to save memory.", at_least=1
     )
     freeze: str = option(
         "",
@@ -361,7 +366,7 @@ class TrainConfig:
 
     train_batch_size: int = option(1024, "Images per optimizer step, over all devices.", at_least=1)
     train_steps: Length = option(112590, "Total length of the training, in steps or epochs (90epochs).")
-    steps_per_eval: Length = option(1251, "Training between two evaluations in train_and_eval.", at_least=1)
+    steps_per_eval: Length = option(1251, "Interval between evaluations in train_and_eval.", at_least=1)
     iterations_per_loop: Length = option(
         1251,
         "Steps or epochs between two points at which the host logs, records metrics and may save a checkpoint.",
@@ -369,22 +374,22 @@ class TrainConfig:
     )
     save_checkpoints_steps: Length | None = option(
         None,
-        "Training between checkpoints. Default: max(5000, iterations_per_loop), and at every evaluation.",
+        "Interval between checkpoints. Default: max(5000, iterations_per_loop), and at every evaluation.",
         at_least=1,
     )
-    keep_checkpoint_max: int = option(5, "How many of the newest checkpoints to keep, beside the best.", at_least=1)
+    keep_checkpoint_max: int = option(5, "How many of the newest checkpoints to keep, besides the best.", at_least=1)
     lottery_checkpoint_iters: str = option(
-        "", "Steps whose checkpoints are kept for ever, such as 0,11259: what `prune` may rewind to."
+        "", "Steps whose checkpoints are kept for good, such as 0,11259; `prune` can rewind to them."
     )
     log_step_count_steps: int = option(64, "Steps between two refreshes of the progress line.", at_least=1)
     skip_host_call: bool = option(
         False, "Record loss and learning rate for the last step of each loop only, not for every step."
     )
-    seed: int = option(0, "Decides initial weights, data order and crops.", at_least=0)
+    seed: int = option(0, "Determines the initial weights, data order and crops.", at_least=0)
     resnet_checkpoint: FilePath = option(
         "",
         "Start from these weights when model_dir is empty: a TF1 checkpoint of the original, a .safetensors "
-        "or .pth file of torchvision or timm, a model_dir of ours; or a name, see `resnet-tpu models`.",
+        "or .pth file of torchvision or timm, a model_dir, or a name that `resnet-tpu models` lists.",
     )
     profile_every_n_steps: int = option(
         0, "Steps between two captures for TensorBoard's Profile tab. 0: none.", at_least=0
@@ -401,21 +406,21 @@ class EvalConfig:
     )
     predict_batch_size: int | None = option(None, "Images per prediction step. Default: eval_batch_size.", at_least=1)
     eval_timeout: int | None = option(
-        None, "Seconds to wait for the next checkpoint when following a training. Default: for ever.", at_least=0
+        None, "Seconds to wait for the next checkpoint when following a run. Default: no limit.", at_least=0
     )
     export_moving_average: bool = option(
-        True, "Predict with and export the moving average of the weights, where the training kept one."
+        True, "Predict with and export the moving average of the weights, if training kept one."
     )
-    export_dir: FilePath = option("", "Write the trained model here, under a time-stamped folder. Default: no export.")
+    export_dir: FilePath = option("", "Write the trained model here, in a time-stamped folder. Default: no export.")
     export_forms: str = option(
         "",
-        "Forms to write, with commas: stablehlo, onnx, int8, savedmodel. Default: stablehlo, and onnx and savedmodel "
-        "where their packages are installed.",
+        "Forms to write, separated by commas: stablehlo, onnx, int8, savedmodel. Default: stablehlo, and onnx and "
+        "savedmodel if their packages are installed.",
     )
-    model_name: str = option("resnet", "Name of the model in what is exported, and where it is served.")
+    model_name: str = option("resnet", "Name of the model in the export and on the server.")
     inference_batch_sizes: str = option("8", "Batch sizes to warm up a server with, such as 1,8,32.")
     add_warmup_requests: bool = option(
-        False, "Write requests of these sizes beside the SavedModel, with which TensorFlow Serving warms itself up."
+        False, "Write requests of these sizes into the SavedModel, so that TensorFlow Serving warms itself up."
     )
 
 
@@ -425,19 +430,19 @@ class RunConfig:
 
     model_dir: FilePath = option("", "Folder of checkpoints, metrics and reports. An existing run in it is continued.")
     mode: Literal["train", "eval", "train_and_eval", "predict"] = option("train_and_eval", "What to do.")
-    num_cores: int | None = option(None, "Use at most this many devices. Default: all there are.", at_least=1)
+    num_cores: int | None = option(None, "Use at most this many devices. Default: all.", at_least=1)
     coordinator_address: str = option(
-        "", "host:port of process 0, for several processes. Default: found on Cloud TPU, Slurm and GKE."
+        "", "host:port of process 0, for several processes. Default: detected on Cloud TPU, Slurm and GKE."
     )
-    num_processes: int | None = option(None, "Processes that train together. Default: found likewise.", at_least=1)
-    process_id: int | None = option(None, "Which of them this one is, from 0. Default: found likewise.", at_least=0)
+    num_processes: int | None = option(None, "Processes that train together. Default: detected likewise.", at_least=1)
+    process_id: int | None = option(None, "Number of this process, from 0. Default: detected likewise.", at_least=0)
     coordinator_timeout: int = option(
         300,
         "Seconds that processes wait for each other, at the start and wherever they meet later.",
         at_least=1,
     )
     heartbeat_timeout: int = option(
-        30, "Seconds without a sign of life after which a process counts as lost, and all others end.", at_least=5
+        30, "Seconds without a sign of life after which a process counts as lost, and all others stop.", at_least=5
     )
     use_tpu: bool = option(True, "False: run on GPU or CPU, even if there is a TPU.")
 
@@ -464,9 +469,9 @@ class LotteryConfig:
     lottery_reset_global_step_to: FilePath = option(
         "", "Checkpoint whose step the training continues from, instead of that of lottery_reset_to."
     )
-    lottery_force_reprune: bool = option(False, "Begin anew even where model_dir has the same masks.")
+    lottery_force_reprune: bool = option(False, "Start over even if model_dir has the same masks.")
     lth_prediction_result_dir: FilePath = option(
-        "", "mode=predict: predict the validation images, and pickle what comes out into `predictions` in this folder."
+        "", "mode=predict: predict the validation images, and pickle the results into `predictions` in this folder."
     )
 
 

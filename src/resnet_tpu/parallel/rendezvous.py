@@ -45,7 +45,7 @@ def _check(given: Mapping[str, Any]) -> None:
             raise UserError("process_id", given["process_id"], expected, "Number the processes from 0.")
     elif len(missing) < len(given):
         got = ", ".join(f"{name} {value}" for name, value in given.items() if name not in missing)
-        do = "Give all three, or none: on Cloud TPU, Slurm and GKE they are found."
+        do = "Give all three, or none: on Cloud TPU, Slurm and GKE they are detected."
         raise UserError("Several processes", f"{got} alone", f"{' and '.join(missing)} too", do)
 
 
@@ -125,7 +125,7 @@ def _initialize(run: RunConfig, given: Mapping[str, Any]) -> None:
             "Check the address and the firewall, and start all; or raise coordinator_timeout.",
         )  # fmt: skip
     if outcome[0] is not None and (given or _are_several(run) or not isinstance(outcome[0], ValueError)):
-        do = "Check coordinator_address; give it with num_processes and process_id where they are not found."
+        do = "Check coordinator_address; give it with num_processes and process_id if they are not detected."
         if not given and _is_pod_of_job():
             do = f"pip install 'jax[k8s]', with which JAX finds them. {do} With num_processes 1, each pod trains alone."
         raise UserError("Several processes", first_line(outcome[0]), "a connection to the others", do) from outcome[0]

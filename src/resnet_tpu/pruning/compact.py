@@ -111,7 +111,7 @@ def compact(checkpoint: Checkpoint, *, multiple_of: int = 1) -> tuple[Config, Ar
     """
     config = config_of(checkpoint.meta)
     if config.model.norm_act_layer != "bn_relu":
-        expected = "bn_relu, as only there is an empty channel a known constant"
+        expected = "bn_relu, with which alone an empty channel is a known constant"
         raise UserError("norm_act_layer", config.model.norm_act_layer, expected, "Keep the network and its masks.")
     architecture = resolve_architecture(config.model, image_size=config.data.image_size)
     if "masks" not in checkpoint.arrays:
@@ -121,7 +121,7 @@ def compact(checkpoint: Checkpoint, *, multiple_of: int = 1) -> tuple[Config, Ar
     widths = [_narrow(arrays, *one, multiple_of) for one in _inner(architecture)]
     before = [width for group, block in _blocks(architecture) for width in architecture.inner(group, block)]
     if widths == before:
-        do = "Masks of single weights make a network no smaller: choose a method that removes filters."
+        do = "Masks of single weights do not make a network smaller: choose a method that removes filters."
         expected = "some, inside blocks" + (
             f", enough to reach the next lower multiple of {multiple_of}" if multiple_of > 1 else ""
         )

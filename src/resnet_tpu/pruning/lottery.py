@@ -154,7 +154,7 @@ def _begin(config: Config, named: str | None) -> None:
         asked["begun_at"] = named
     is_there = not flags.lottery_force_reprune and _is_begun(model_dir, asked, anywhere=named is None)
     if is_there and (masks is None or _has_masks(model_dir, network, masks)):
-        log.info("%s is this training already: going on with it.", model_dir)
+        log.info("%s already holds this training: continuing it.", model_dir)
         hosts.wait_for_all()  # until every process has read the file that names the start
     else:
         start = present or _reset(config, network)
@@ -221,7 +221,7 @@ def _description(config: Config) -> dict[str, Any]:
         path: str = getattr(flags, name)
         description[name] = storage.absolute(find_named(path)) if path not in ("", REINITIALIZE) else path
         if description[name].startswith(own):
-            do = "Give another model_dir: what is in this one is set aside for a new training."
+            do = "Give another model_dir: the contents of this one are set aside for a new training."
             raise UserError(name, f"{path}, which is in model_dir itself", "a checkpoint of another training", do)
     return description
 

@@ -33,11 +33,11 @@ _OF_TABLE = re.compile(rf"prune_(?P<table>\w+?)(?:_(?P<rounds>[1-{MOST_ROUNDS}])
 
 HELP = {
     "prune_all_to_global_P": "keep the P % of all weights that are largest in magnitude: a target density",
-    "prune_global_P": "remove the P % smallest of the weights left in convolutions, except projections",
-    "prune_global_P_fc": "the same, and layers called fc",
+    "prune_global_P": "remove the smallest P % of the remaining weights in convolutions, except projections",
+    "prune_global_P_fc": "the same, and in layers called fc",
     "prune_to_global_P": "prune convolutions, except projections, until P % of their weights are 0: a target sparsity",
     "zprune_all_to_global_P": "as prune_all_to_global, but ranks by how many standard deviations |w| is from its mean",
-    "zprune_global_P": "as prune_global, by that distance",
+    "zprune_global_P": "as prune_global, but ranks by that distance",
     "prune_layerwise_P": "keep the P % largest of each layer",
     "prune_uniform_P": "keep P % of each layer, drawn at random by the seed",
     "prune_random_P": "keep P % of all weights, drawn at random by the seed",

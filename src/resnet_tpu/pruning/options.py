@@ -10,7 +10,7 @@ from resnet_tpu.pruning.levels import DEFAULT_RATE
 from resnet_tpu.pruning.retrain import RETRAININGS
 
 COMPUTING = {
-    "data_dir": replace(OPTIONS["data_dir"], help="Where the images of the training are now, if they have moved.")
+    "data_dir": replace(OPTIONS["data_dir"], help="Where the images of the run are now, if they have moved.")
 } | {
     name: found
     for name, found in OPTIONS.items()
@@ -34,18 +34,18 @@ class Experiment:
     )
     density: str = option(
         "",
-        "Percent to keep of the weights that the method prunes, such as 20; or several, 80,64,51.2: each cut from the "
-        "unpruned network.",
+        "Percentage to keep of the weights that the method prunes, such as 20; or several, 80,64,51.2: each pruned "
+        "from the unpruned network.",
     )
     levels: int | None = option(
         None,
-        "Number of levels of iterative pruning: each prunes what the re-training of the level before left.",
+        "Number of levels of iterative pruning: each prunes the re-trained network of the level before.",
         at_least=1,
     )
     rate: float | None = option(
-        None, f"Fraction of the weights left that each of the levels removes. Default: {DEFAULT_RATE}.", at_least=0
+        None, f"Fraction of the remaining weights that each level removes. Default: {DEFAULT_RATE}.", at_least=0
     )
-    retrain: str = option("lr_rewinding", f"How to re-train: one or several of {', '.join(RETRAININGS)}.")
+    retrain: str = option("lr_rewinding", f"How to re-train: one or more of {', '.join(RETRAININGS)}.")
     rewind_to: Length | None = option(
         None,
         "Where re-training goes back to, in steps or epochs such as 9epochs. Default: after a tenth of the training.",
@@ -56,7 +56,7 @@ class Experiment:
         "Instead of rewind_to: length of the re-training in epochs, counted from the end of the training.",
         at_least=0,
     )
-    seeds: str = option("", "Repeat with trainings of these seeds, such as 0,1,2. Default: that of MODEL_DIR.")
+    seeds: str = option("", "Repeat with networks of these seeds, such as 0,1,2. Default: the seed of MODEL_DIR.")
     rewind_optimizer: Literal["restore", "reset"] = option(
         "restore", "Momentum after a rewind. restore: from the weights' checkpoint, as in the paper. reset: 0."
     )

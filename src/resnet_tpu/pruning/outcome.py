@@ -66,7 +66,7 @@ def read_outcomes(output_dirs: Sequence[str]) -> list[Outcome]:
     for output_dir in output_dirs:
         path = storage.join(output_dir, PHASES)
         if not storage.exists(path):
-            do = "Run the same `resnet-tpu prune` to its end: it writes this file."
+            do = "Let the same `resnet-tpu prune` finish: it writes this file."
             raise UserError("Folder to combine", output_dir, f"one with {PHASES}", do)
         for model_dir, seed, retrain, level, method, step in _read_rows(path):
             there = _find(model_dir, output_dir)

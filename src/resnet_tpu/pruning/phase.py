@@ -193,7 +193,7 @@ class Phase:
         weights = {name: rng.standard_normal(kernel.shape) for name, kernel in kernels.items()}
         if not are_equal(before, whole) and not are_equal(prune(weights, whole), whole):
             kept = f"the {100 * density(before.values()):.3g} % that {self.previous} keeps already"
-            do = "Give a lower density: it counts from all weights, and so do levels and rate."
+            do = "Give a lower density: it is a share of all weights, as with levels and rate."
             raise UserError("method", f"{self.method}, which removes nothing", f"fewer weights than {kept}", do)
 
 

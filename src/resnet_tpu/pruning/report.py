@@ -125,7 +125,9 @@ def report_experiment(outcomes: Sequence[Outcome], output_dir: str, network: str
     if left := earlier_phases(output_dir, outcomes):
         names = listed(left, _MOST_NAMED)
         do = "Name all levels in one call, or give each call an --output_dir of its own and --combine them."
-        log.warning("The new table and pictures of %s leave out what earlier calls made: %s. %s", output_dir, names, do)
+        log.warning(
+            "The new table and pictures of %s leave out the results of earlier calls: %s. %s", output_dir, names, do
+        )
     make_console().print(_accuracies(rows), _sizes(rows))
     storage.make_dir(output_dir)
     columns = [field.name for field in fields(Outcome) if field.name != "layers"]
@@ -154,13 +156,13 @@ def _check_one_curve(outcomes: Sequence[Outcome]) -> str:
         got = " and ".join(sorted(several)) if len(several) > 1 else f"{len(networks)} networks"
         raise UserError("Experiments", got, "one network, pruned in one way", "Combine those that belong together.")
     if not kinds:
-        raise UserError("Experiments", "no pruned network", "one at least", "Run `prune` to its end first.")
+        raise UserError("Experiments", "no pruned network", "at least one", "Let `prune` finish first.")
     _check_seeds(outcomes, pruned)
     _check_rewinding(pruned)
     return kinds.pop()
 
 
-_SAME_BUT_SEEDS = "Combine those that differ in nothing but their seeds."
+_SAME_BUT_SEEDS = "Combine those that differ only in their seeds."
 
 
 def _check_seeds(outcomes: Sequence[Outcome], pruned: Sequence[Outcome]) -> None:
@@ -173,7 +175,7 @@ def _check_seeds(outcomes: Sequence[Outcome], pruned: Sequence[Outcome]) -> None
         if other.step != outcome.step:
             raise UserError("Experiments", got, "one training of each seed", _SAME_BUT_SEEDS)
         if other.top_1_accuracy != outcome.top_1_accuracy:  # for example, if another processor trained it again
-            log.warning("There are %s. Changes are from the first.", got)
+            log.warning("There are %s. Changes are relative to the first.", got)
     if lacking := sorted({outcome.seed for outcome in pruned} - {*unpruned}):
         do = "Run the same `prune` again to rewrite it."
         raise UserError(PHASES, f"no unpruned network of seed {lacking[0]}", "one of each seed", do)

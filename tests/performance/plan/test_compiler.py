@@ -41,4 +41,4 @@ def test_where_there_is_no_compiler_for_the_system_none_is_advised(monkeypatch: 
 def test_what_cannot_be_kept_is_found_all_the_same(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "file").touch()
     compiler._write(tmp_path / "file" / "plan" / "some.json", compiler.OutOfMemory(5))
-    assert "What was compiled is not kept: " in caplog.text
+    assert "The compiled result is not kept: " in caplog.text

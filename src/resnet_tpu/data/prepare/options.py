@@ -21,7 +21,9 @@ class PrepareOptions:
         "Fractions for train, validation and test (two numbers: no test) within each class, where the input does not "
         "assign splits or has photos for training only. Default: 0.8,0.1,0.1, and photos in train/ alone stay there.",
     )
-    seed: int = option(SPLIT_SEED, "Decides who is in which split, and the order of training images.", at_least=0)
+    seed: int = option(
+        SPLIT_SEED, "Determines which split an image goes to, and the order of training images.", at_least=0
+    )
     train_shards: int | None = option(
         None,
         "Files of training records. Default: one per 100 MB, or one per 128 images up to 16 if that is more.",
@@ -35,10 +37,10 @@ class PrepareOptions:
         None, "Files of test records. Default: as above.", at_least=1, at_most=_MOST_SHARDS
     )
     max_side: int | None = option(
-        None, "Shrink photos whose longer side has more pixels than this. Default: as they are.", at_least=1
+        None, "Shrink photos whose longer side has more pixels than this. Default: never.", at_least=1
     )
     short_side: int | None = option(
-        None, "Shrink photos whose shorter side has more pixels than this. Default: as they are.", at_least=1
+        None, "Shrink photos whose shorter side has more pixels than this. Default: never.", at_least=1
     )
     quality: int | None = option(
         None,
@@ -66,7 +68,7 @@ class PrepareOptions:
         at_least=0,
         at_most=1,
     )
-    workers: int | None = option(None, "Processes. Default: one per CPU core.", at_least=1)
+    workers: int | None = option(None, "Number of processes. Default: one per CPU core.", at_least=1)
     overwrite: bool = option(False, "Replace the shards of a finished run, or of one with other photos or options.")
 
     def __post_init__(self) -> None:

@@ -61,7 +61,7 @@ def require(peer: str, module: str, package: str) -> None:
     if not is_installed(module):
         raise UserError(
             f"{peer}, the peer of this benchmark", f"no module {module!r}", "it to be installed",
-            f"It is no dependency of resnet-tpu: pip install {package}.",
+            f"It is not a dependency of resnet-tpu: pip install {package}.",
         )  # fmt: skip
 
 

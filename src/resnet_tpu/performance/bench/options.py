@@ -11,7 +11,7 @@ from resnet_tpu.performance.bench.figures import Format
 class MeasureOptions:
     """What is measured for how long, and what becomes of the figures."""
 
-    rounds: int = option(5, "Alternating rounds, each with one run of everyone. Figures are medians.", at_least=1)
+    rounds: int = option(5, "Alternating rounds, each with one run of every program. Figures are medians.", at_least=1)
     seconds: float = option(5.0, "About how long a run is timed for, after it has warmed up.", at_least=0)
     format: Format = option("table", "How to print the figures.")
     output: FilePath = option("", "Also write them into this JSON file, with machine, versions and command.")
@@ -28,4 +28,4 @@ class BenchOptions(MeasureOptions):
     """What the benchmarks of the input measure: the same, and on how much."""
 
     batch_size: int = option(100, "Images in a batch.", at_least=1)
-    num_images: int = option(1000, "Images in the records: photos are repeated up to that.", at_least=1)
+    num_images: int = option(1000, "Images in the records: photos are repeated to reach this number.", at_least=1)

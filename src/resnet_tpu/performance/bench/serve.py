@@ -31,8 +31,8 @@ _PHOTOS = 16
 class ServeBenchOptions(MeasureOptions):
     """How `bench serve` measures."""
 
-    clients: str = option("1,8,64", "How many clients ask at a time, with commas.")
-    peers: str = option("", f"Of {', '.join(PEERS)}; or none. Default: all.")
+    clients: str = option("1,8,64", "Numbers of simultaneous clients, separated by commas.")
+    peers: str = option("", f"Compare with: {', '.join(PEERS)}; or none. Default: all.")
 
 
 def bench_serve(where: str, config: Config, options: ServeBenchOptions, command: Sequence[str]) -> None:

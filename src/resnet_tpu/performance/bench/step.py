@@ -44,8 +44,10 @@ class StepBenchOptions(MeasureOptions):
 
     warmup: int = option(4, "Steps before the measured ones.", at_least=1)
     steps: int = option(12, "Measured steps of a run, at least: `seconds` may ask for more.", at_least=1)
-    precisions: str = option(",".join(PRECISIONS), f"Of {', '.join(PRECISIONS)}.")
-    peers: str = option("", f"Of {', '.join(name for name in PROGRAMS if name != OURS)}; default: all installed.")
+    precisions: str = option(",".join(PRECISIONS), f"Measure in: {', '.join(PRECISIONS)}.")
+    peers: str = option(
+        "", f"Compare with: {', '.join(name for name in PROGRAMS if name != OURS)}. Default: all installed."
+    )
     check: bool = option(False, "Measure nothing: compare the losses of resnet-tpu and PyTorch from the same weights.")
 
 

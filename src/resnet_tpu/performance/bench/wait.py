@@ -62,8 +62,8 @@ class WaitBenchOptions(BenchOptions):
 
     device_ms: float | None = option(
         None,
-        "Milliseconds per batch of a device that is stood in for. Default: on GPU and TPU the real step; on CPU a "
-        "quarter more than the optimized pipeline takes for a batch.",
+        "Milliseconds per batch of a stand-in for the device. Default: on GPU and TPU the real step; on CPU a quarter "
+        "more than the optimized pipeline takes for a batch.",
         at_least=1,
     )
 
@@ -90,7 +90,7 @@ def bench_wait(where: str, config: Config, options: WaitBenchOptions, command: S
         outputs = compare.alternate(commands, rounds=options.rounds)
     note = f"Device: {device['kind']}, ResNet-{config.model.resnet_depth}."
     if device_ms is not None:
-        note = f"Device: a stand-in that takes {device_ms:.1f} ms for a batch, and no time of the CPU."
+        note = f"Device: a stand-in that takes {device_ms:.1f} ms for a batch, and no CPU time."
     grid = _tabulate(outputs, config, note)
     show(grid, options.format)
     if options.output:
@@ -99,7 +99,7 @@ def bench_wait(where: str, config: Config, options: WaitBenchOptions, command: S
     if options.picture:
         shares = {name: compare.median(runs, "input_wait_share") for name, runs in outputs.items()}
         bars = [Bar(name, 100 * share, f"{share:.1%}", name != "basic") for name, share in shares.items()]
-        write_bars(options.picture, grid.title, bars, "% of the time in which the device waits for input")
+        write_bars(options.picture, grid.title, bars, "% of the time that the device waits for input")
 
 
 def _calibrate(config: Config, options: WaitBenchOptions) -> float:

@@ -112,8 +112,8 @@ def warn_of_other_libtpu() -> None:
     version, of_training = libtpu_version(), libtpu_of_training()
     if not of_training.contains(version, prereleases=True):
         log.warning(
-            "libtpu %s is installed, but jax %s trains with libtpu%s, which may need other memory and time: "
-            "pip install 'resnet-tpu[plan]' brings that.",
+            "libtpu %s is installed, but jax %s trains with libtpu%s, whose memory and time may differ: "
+            "pip install 'resnet-tpu[plan]' installs that one.",
             version, jax.__version__, of_training,
         )  # fmt: skip
 
@@ -212,4 +212,4 @@ def _write(path: Path, found: Estimate | OutOfMemory) -> None:
         storage.make_dir(str(path.parent))
         storage.write_text(str(path), json.dumps(content))
     except (OSError, UserError) as error:
-        log.warning("What was compiled is not kept: %s", describe(error))
+        log.warning("The compiled result is not kept: %s", describe(error))

@@ -92,7 +92,7 @@ def advise(figures: InputFigures) -> list[Advice]:
 def _remedies(figures: InputFigures) -> Iterator[Advice]:
     data = figures.data
     if data.input_pipeline == "basic":
-        text = "The basic pipeline works on one image after the other, and only while the device waits."
+        text = "The basic pipeline works on one image at a time, and only while the device waits."
         yield Advice(text, "--input_pipeline=optimized")
         return  # the other figures say little about the optimized one
     if figures.workers < figures.cores:
@@ -118,7 +118,7 @@ def _for_storage(figures: InputFigures) -> Advice:
     if storage.is_remote(figures.data.location):
         return Advice(f"{waiting} for the bucket.", "--cache=records")
     return Advice(
-        f"{waiting} for the disk. Files that fit in memory are read from it once only; for more, take a faster one."
+        f"{waiting} for the disk. Files that fit in memory are read from it only once; for more, use a faster disk."
     )
 
 
@@ -129,7 +129,7 @@ def _for_photos(figures: InputFigures, photos: Photos) -> Iterator[Advice]:
     if photos.decoded_bytes < _CACHE_SHARE * figures.free_bytes:
         size = f"about {photos.decoded_bytes / 1e9:.2g} GB of the {figures.free_bytes / 1e9:.2g} GB that are free"
         text = f"Decoding is {decoding:.0%} of the CPU time. The decoded photos fit in memory, {size}:"
-        yield Advice(f"{text} from the second epoch on none is decoded.", "--cache=decoded")
+        yield Advice(f"{text} from the second epoch on, none is decoded.", "--cache=decoded")
     if photos.excess > _NOTABLE:
         text = f"The photos are {photos.short_side:.0f} px on the short side where {photos.needed_side} are enough:"
         option = f"resnet-tpu prepare RAW OUT --short_side={photos.needed_side}"
@@ -145,6 +145,6 @@ def _waits_for_lock(figures: InputFigures) -> bool:
 
 def _nothing_left(figures: InputFigures) -> Advice:
     return Advice(
-        f"All {figures.cores} cores are busy with what has to be done: more of them for each device, or a smaller "
-        "image_size, would help."
+        f"All {figures.cores} cores are busy with necessary work: more cores per device, or a smaller image_size, "
+        "would help."
     )

@@ -56,7 +56,7 @@ def profile_input(
     of_run = speed_of_run(config.run.model_dir) if config.run.model_dir else None
     needed_by = "as given"
     if needed_speed is None and measures_step:
-        log.info("The training step, with data that are there ...")
+        log.info("The training step, with data already on the device ...")
         needed_by, needed_speed = "measured here", measure_step(config, mesh, seconds=seconds)
     elif needed_speed is None:
         needed_by, needed_speed = f"of the run in {config.run.model_dir}" if of_run else "not known", of_run

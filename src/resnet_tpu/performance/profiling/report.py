@@ -118,7 +118,7 @@ def _operations(steps: StepSummary) -> Table:
 
 
 def _throughput_lines(found: Throughput) -> list[str]:
-    share = "not known, as the peak of this device is not"
+    share = "unknown, as is the peak of this device"
     if found.utilisation is not None and found.peak_flops is not None:
         share = f"{found.utilisation:.1%} of {found.peak_flops / 1e12:,.0f} TFLOP/s in bfloat16"
     work = f"{found.flops_per_image / 1e9:.2f} GFLOP per image: three forward passes, 2 for each multiply-add"

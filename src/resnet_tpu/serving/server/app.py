@@ -39,7 +39,7 @@ class _Part(StringConvertor):
 
 register_url_convertor("part", _Part())
 
-TopK = Annotated[int, Query(ge=1, description="Classes to name for each image.")]
+TopK = Annotated[int, Query(ge=1, description="Classes to return for each image.")]
 
 
 def make_app(models: Mapping[str, Model], loader: Loader, state: State) -> FastAPI:

@@ -17,9 +17,11 @@ class ServeOptions:
     port: int = option(8501, "Port to listen on; 0 takes a free one.", at_least=0, at_most=65_535)
     form: Literal["auto", "onnx", "int8", "stablehlo"] = option(
         "auto",
-        "Which form of the bundle runs. auto: ONNX Runtime on CPU, XLA on GPU and TPU.",
+        "Form of the bundle to run. auto: ONNX Runtime on CPU, XLA on GPU and TPU.",
     )
-    max_batch_size: int = option(32, "Most images that the network computes at once.", at_least=1, at_most=4096)
+    max_batch_size: int = option(
+        32, "Largest number of images that the network computes at once.", at_least=1, at_most=4096
+    )
     max_wait_ms: float = option(
         5.0,
         "Longest time that a decoded image waits for others being decoded, in ms. An image alone never waits.",
@@ -41,14 +43,14 @@ class ServeOptions:
         512.0, "Largest total of all requests in progress, in MB; more are answered 503.", at_least=0, at_most=_MILLION
     )
     max_image_megapixels: float = option(50.0, "Largest image, in million pixels.", at_least=0, at_most=178)
-    max_images_per_request: int = option(128, "Images in one request.", at_least=1)
-    max_queue: int = option(512, "Images that wait, for one model; more are answered 503.", at_least=1)
-    max_connections: int = option(1000, "Connections at a time; more are answered 503.", at_least=1)
+    max_images_per_request: int = option(128, "Most images in one request.", at_least=1)
+    max_queue: int = option(512, "Most images that may wait for one model; more are answered 503.", at_least=1)
+    max_connections: int = option(1000, "Most connections at a time; more are answered 503.", at_least=1)
     request_timeout: float = option(
         30.0, "Time limit for a request, in seconds; after it, the answer is 408 or 504.", at_least=0.001
     )
     reload_seconds: float = option(
-        5.0, "Seconds between two looks for a newer bundle in the folders given; 0: never look.", at_least=0
+        5.0, "Seconds between checks for a newer bundle in the folders given; 0: never check.", at_least=0
     )
     drain_seconds: float = option(
         1.0,
@@ -57,7 +59,7 @@ class ServeOptions:
     )
     stop_seconds: float = option(
         30.0,
-        "After that, most seconds to wait for requests that are still in progress; then they are answered 503.",
+        "After that, longest wait for requests still in progress, in seconds; then they are answered 503.",
         at_least=0,
     )
     access_log: bool = option(False, "Write a line of JSON for every request to stderr.")
