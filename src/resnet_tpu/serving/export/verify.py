@@ -111,11 +111,13 @@ def _runs(bundle: Bundle, trained: Trained) -> Iterator[tuple[str, Classifier]]:
 
 def _live(trained: Trained, precision: str) -> Classifier:
     output_step = make_output_step(network_of(trained.config.replace(precision=precision)), "logits")
-    arrays = jax.device_put(jax.tree.map(np.asarray, (trained.params, trained.batch_stats)))  # of this process alone
+    params, batch_stats = jax.device_put(  # on this process only
+        jax.tree.map(np.asarray, (trained.params, trained.batch_stats))
+    )
 
     def run(images: np.ndarray) -> np.ndarray:
         with jax.default_matmul_precision("highest"):
-            return np.asarray(output_step(*arrays, images))
+            return np.asarray(output_step(params, batch_stats, images))
 
     return run
 
