@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from rich.table import Table
 
@@ -117,7 +118,7 @@ def _live(trained: Trained, precision: str) -> Classifier:
 
     def run(images: np.ndarray) -> np.ndarray:
         with jax.default_matmul_precision("highest"):
-            return np.asarray(output_step(params, batch_stats, images))
+            return np.asarray(output_step(params, batch_stats, jnp.asarray(images)))
 
     return run
 
