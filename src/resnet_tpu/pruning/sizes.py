@@ -1,15 +1,14 @@
 """The size of a pruned network: weights kept in each layer, parameters, multiply-adds."""
 
-import functools
 import math
 from dataclasses import dataclass
 
 import numpy as np
 
-from resnet_tpu.models.arrays import Arrays, Path, node_at
+from resnet_tpu.models.arrays import Arrays, node_at
 from resnet_tpu.models.flops import multiply_adds, parameter_shapes
-from resnet_tpu.options.config import Config, ModelConfig
-from resnet_tpu.options.network import create_network
+from resnet_tpu.options.config import Config
+from resnet_tpu.options.network import network_of
 from resnet_tpu.pruning.layers import maskable
 
 
@@ -43,7 +42,8 @@ class Size:
 
 def size_of(config: Config, masks: Arrays | None) -> Size:
     """The size of the network of a run. config: resolved. masks: of its checkpoint, if any."""
-    paths, shapes, work = _describe(config.model, config.data.num_label_classes or 0, config.data.image_size)
+    network = network_of(config)
+    paths, shapes, work = maskable(network), parameter_shapes(network), multiply_adds(network)
     layers = []
     for name, path in paths.items():
         total = math.prod(shapes[path])
@@ -52,12 +52,3 @@ def size_of(config: Config, masks: Arrays | None) -> Size:
     removed = sum(layer.weights - layer.kept for layer in layers)
     saved = sum(work[path] for path in paths.values()) - sum(layer.multiply_adds for layer in layers)
     return Size(tuple(layers), sum(map(math.prod, shapes.values())) - removed, sum(work.values()) - saved)
-
-
-@functools.lru_cache(maxsize=8)
-def _describe(
-    model: ModelConfig, num_classes: int, image_size: int
-) -> tuple[dict[str, Path], dict[Path, tuple[int, ...]], dict[Path, int]]:
-    """For a network without masks: the paths of its layers, parameters' shapes, and kernels' multiply-adds."""
-    network = create_network(model, num_classes=num_classes, image_size=image_size)
-    return maskable(network), parameter_shapes(network), multiply_adds(network)

@@ -4,7 +4,6 @@ A body of the largest size holds ten million numbers. Parsing them into Python o
 gigabyte and hold the interpreter's lock for seconds, while no request is answered.
 """
 
-import functools
 import itertools
 import json
 import re
@@ -69,7 +68,6 @@ def parse_image(text: bytes, image_size: int, index: int) -> np.ndarray:
     raise Refusal(400, f"Image {index}: got {got}, expected an array of {expected}.")
 
 
-@functools.cache
 def _brackets(image_size: int) -> bytes:
     """The text of an image without its numbers."""
     row = b"[" + b",".join([b"[,,]"] * image_size) + b"]"
