@@ -58,7 +58,7 @@ def convert(
     averages replace the weights unless export_moving_average is off; `timm`, a folder with such a file and what timm
     and the hub need beside it. Default: `safetensors` when `target` has that suffix, else `model_dir`.
     labels: a text file with one class name per line. image_size: in pixels, not for `tf1`; default: that of the
-    weights where a file records it, else 224.
+    weights if a file records it, else 224.
     overrides: values of options that the source does not record.
     Raises UserError when the source is not weights or damaged, options contradict it, or `target` already exists.
     """

@@ -17,7 +17,7 @@ class Pretrained:
     """Weights for the 1000 classes of ImageNet.
 
     `parameters`: in millions. `top_1`: the accuracy on ImageNet's validation images that the publisher states for the
-    image size that comes with them, in percent; None where that is not known for sure. `options`: those that the files
+    image size that comes with them, in percent; None if that is not known for sure. `options`: those that the files
     do not record.
     """
 

@@ -102,7 +102,7 @@ def _mask_of(full_path: Path) -> Path:
 
 
 def _find(tree: Arrays, full_path: Path) -> Any:
-    """The array at `full_path`; None where there is none."""
+    """The array at `full_path`; None if there is none."""
     try:
         return node_at(tree, full_path)
     except KeyError:

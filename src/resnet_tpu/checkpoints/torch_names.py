@@ -46,7 +46,7 @@ def _module_name(path: tuple[str, ...], *, pools_shortcut: bool) -> str:
         return _MODULES[path]
     group, block, module, part = path
     prefix = f"layer{group.removeprefix('group')}.{int(block.removeprefix('block')) - 1}"
-    if module == "projection":  # after the pooling, which exists even where it has stride 1 and does nothing
+    if module == "projection":  # after the pooling, which exists even if it has stride 1 and does nothing
         return f"{prefix}.downsample.{pools_shortcut + (part == 'norm')}"
     if module == "squeeze_excite":
         return f"{prefix}.{_SQUEEZE_EXCITE[part]}"

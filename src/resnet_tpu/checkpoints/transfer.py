@@ -32,7 +32,7 @@ class Skipped:
 
     name: str
     shape: tuple[int, ...]
-    source_shape: tuple[int, ...] | None  # None where the source has no such variable
+    source_shape: tuple[int, ...] | None  # None if the source has no such variable
 
     def __str__(self) -> str:
         if self.source_shape == self.shape:

@@ -37,7 +37,7 @@ class Limits(NamedTuple):
     short_side: int | None = None  # the same for the shorter side
     quality: int | None = None  # of re-encoded JPEGs; None: 100 for mere conversions, else 95
     subsampling: Subsampling | None = None  # of re-encoded JPEGs; None: 4:2:0, of small ones 4:4:4
-    recompress: bool = False  # also re-encode JPEGs that could be kept as they are, where that saves bytes
+    recompress: bool = False  # also re-encode JPEGs that could be kept as they are, if that saves bytes
 
     def size(self, width: int, height: int) -> tuple[int, int]:
         """The (width, height) to which an image of this size is scaled."""

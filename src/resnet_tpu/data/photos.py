@@ -24,7 +24,7 @@ class Photo:
     class_name: str
     split: Split | None  # None: to be decided
     boxes: tuple[Box, ...] = ()  # around the objects of this class
-    state: tuple[int, int] | None = None  # of the file, where listing it gave one: see `storage.file_state`
+    state: tuple[int, int] | None = None  # of the file, if listing it gave one: see `storage.file_state`
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ class Reference:
     def distances(self, step: TrainStep, mesh: Mesh) -> list[float]:
         """How far the loss, then each gradient, of a step on these devices is from the reference.
 
-        As fractions of the reference's norm; infinite where a value is not finite.
+        As fractions of the reference's norm; infinite if a value is not finite.
         """
         return _norms(self._gradients(step, mesh), self._plain)
 

@@ -106,7 +106,7 @@ class _ChunkMaker:
 
 
 def _read_ahead(filler: RowFiller, chunking: _Chunking) -> ReadAhead | None:
-    """Begins to fetch the examples of a remote source before they are needed; None where the source is local."""
+    """Begins to fetch the examples of a remote source before they are needed; None if the source is local."""
     source = as_remote(filler.source)
     if source is None or filler.data.input_pipeline == "basic":
         return None

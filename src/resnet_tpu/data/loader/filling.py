@@ -47,7 +47,7 @@ class RowFiller:
     train_image: TrainImage = train_image  # may be replaced, to measure everything else
 
     def record_at(self, position: int) -> int | None:
-        """The number of the record at a position of the stream; None where there is none."""
+        """The number of the record at a position of the stream; None if there is none."""
         if self.seed is None:
             return position if position < len(self.source) else None
         if self.order:

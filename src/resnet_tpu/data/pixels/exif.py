@@ -9,7 +9,7 @@ _TAG = 0x0112
 
 
 def orientation_of(image: Image.Image) -> int:
-    """The EXIF orientation, 1 ... 8; 1, upright, where there is none or the metadata are broken."""
+    """The EXIF orientation, 1 ... 8; 1, upright, if there is none or the metadata are broken."""
     try:
         value = image.getexif().get(_TAG, UPRIGHT)
     except Exception:  # noqa: BLE001  # an image with broken metadata is still usable

@@ -32,7 +32,7 @@ class Header(NamedTuple):
     is_adobe: bool  # four components are stored inverted
     is_whole: bool  # the end marker is there
     height_offset: int  # where in the file the height is stored
-    unit_rows: int | None  # rows in a coding unit; None where rows are not stored from top to bottom in one scan
+    unit_rows: int | None  # rows in a coding unit; None if rows are not stored from top to bottom in one scan
 
 
 def read_header(encoded: bytes) -> Header | None:

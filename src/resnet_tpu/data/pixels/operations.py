@@ -1,7 +1,7 @@
 """The 16 operations on pixels that AutoAugment and RandAugment choose from, by name.
 
 Each is a function of an image uint8 [h, w, 3] and of its arguments. None changes its input; the result is a new array,
-or the image itself where there is nothing to do. Pixels that come from outside the image become 128.
+or the image itself if there is nothing to do. Pixels that come from outside the image become 128.
 
 There are two flavours. `tf` computes bit for bit what the original computes in TensorFlow, with its quirks:
 
@@ -284,7 +284,7 @@ def _warp(image: np.ndarray, x_row: _Row, y_row: _Row) -> np.ndarray:
 
 
 def _library_for(image: np.ndarray) -> native.Library | None:
-    """The C library; None where it is missing, or cannot handle the image's memory layout."""
+    """The C library; None if it is missing, or cannot handle the image's memory layout."""
     return native.load() if image.flags.c_contiguous and image.size else None
 
 

@@ -100,7 +100,7 @@ def _class_names(records_dir: str, shards: Mapping[Split, Sequence[str]]) -> lis
 
 
 def _digest(paths: Sequence[str], split: Split, manifest: Manifest | None) -> str:
-    """A digest of the files' contents or, where no manifest gives those, of their names, sizes and times."""
+    """A digest of the files' contents or, if no manifest gives those, of their names, sizes and times."""
     marks: list[Any] = [storage.file_state(path) for path in paths]
     if manifest and split in manifest.splits:
         marks = sorted(entry.sha256 for entry in manifest.splits[split].files.values())

@@ -83,8 +83,8 @@ def decode_example(serialized: bytes) -> dict[str, list[bytes] | list[int] | lis
 class ImageExample(NamedTuple):
     """The parts of an image record that the reader uses."""
 
-    encoded: bytes  # the image file; empty where the record has none
-    label: int  # as stored: 1 ... N in the original's format; -1 where the record has none
+    encoded: bytes  # the image file; empty if the record has none
+    label: int  # as stored: 1 ... N in the original's format; -1 if the record has none
     text: str  # class name, else synset, else empty
     filename: str
 

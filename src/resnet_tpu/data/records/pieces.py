@@ -1,4 +1,4 @@
-"""Byte ranges of files in a bucket, read in big pieces, many at once, and kept on this machine where there is room.
+"""Byte ranges of files in a bucket, read in big pieces, many at once, and kept on this machine if there is room.
 
 Training reads the records in a new order in every epoch, so neighbours in a file are not needed at the same time. Each
 piece is therefore fetched whole, once, and kept on the disk: in the first epoch one request serves all images of a
@@ -60,7 +60,7 @@ class DirectReader:
     """Whether the bytes that it reads stay on this machine."""
 
     def read(self, wanted: Sequence[ByteRange]) -> list[bytes]:
-        """The bytes of each range; fewer where the file ends earlier. Thread-safe."""
+        """The bytes of each range; fewer if the file ends earlier. Thread-safe."""
         order = sorted(range(len(wanted)), key=lambda i: (wanted[i].file.path, wanted[i].start))
         groups: list[list[int]] = []
         for i in order:

@@ -111,7 +111,7 @@ class RecordFile:
     """
 
     def __init__(self, path: str, *, skip_bad: bool = False, state: tuple[int, int] | None = None) -> None:
-        """`state`: the file's, where it is known already (see `storage.file_state`)."""
+        """`state`: the file's, if it is known already (see `storage.file_state`)."""
         self.path, self.name = path, Path(path).name
         self.damage: list[RecordError] = []
         self.state = state or state_of(path)
@@ -153,7 +153,7 @@ class RecordFile:
         return (self[i] for i in range(len(self)))
 
     def _read(self, start: int, size: int) -> bytes:
-        """The `size` bytes from `start`; fewer where the file has become shorter."""
+        """The `size` bytes from `start`; fewer if the file has become shorter."""
         try:
             if storage.is_remote(self.path):
                 return storage.read_range(self.path, start, start + size)

@@ -31,7 +31,7 @@ EMULATOR = "BIGTABLE_EMULATOR_HOST"
 
 
 def api() -> Any:
-    """The client library of Bigtable, `google.cloud.bigtable.data`. Raises UserError where it is not installed."""
+    """The client library of Bigtable, `google.cloud.bigtable.data`. Raises UserError if it is not installed."""
     try:
         from google.cloud.bigtable import data
     except ImportError:
@@ -136,7 +136,7 @@ class Rows:
             return {row.row_key: row.cells[0].value for row in self.table.read_rows(query)}
 
     def columns(self, key: bytes) -> list[str] | None:
-        """The columns of a row, as family:qualifier; None where there is no such row."""
+        """The columns of a row, as family:qualifier; None if there is no such row."""
         with self.explained():
             row = self.table.read_row(key, row_filter=api().row_filters.StripValueTransformerFilter(True))
         return (
@@ -146,7 +146,7 @@ class Rows:
         )
 
     def first_key(self, prefix: str = "") -> bytes | None:
-        """The first key that begins with `prefix`; None where there is none."""
+        """The first key that begins with `prefix`; None if there is none."""
         query = api().ReadRowsQuery(row_ranges=_range(prefix) if prefix else None, limit=1, row_filter=_keys_only())
         with self.explained():
             return next((row.row_key for row in self.table.read_rows(query)), None)

@@ -38,7 +38,7 @@ class Classes(NamedTuple):
 
 
 def find_classes(data: DataConfig, paths: Mapping[str, tuple[int, int] | None]) -> Classes | None:
-    """The classes of TFRecords: as named beside them, else counted; None where the options make counting needless.
+    """The classes of TFRecords: as named beside them, else counted; None if the options make counting needless.
 
     paths: see `count_classes`.
     """
@@ -54,7 +54,7 @@ def count_classes(data_dir: str, paths: Mapping[str, tuple[int, int] | None]) ->
 
     The result is kept beside the indexes of the files. None when the labels do not tell: some number from 1 to the
     highest is missing, as in a part of ImageNet, or there are none, or reading them would take too long.
-    paths: the files of all splits, with the state of each where it is known. Raises UserError for one that cannot be
+    paths: the files of all splits, with the state of each if it is known. Raises UserError for one that cannot be
     read.
     """
     states = {path: state or state_of(path) for path, state in paths.items()}
@@ -85,7 +85,7 @@ def count_classes(data_dir: str, paths: Mapping[str, tuple[int, int] | None]) ->
 
 
 def _count(data_dir: str, states: States) -> dict[int, str]:
-    """The labels in the records, with the name of each; the name is empty where a label has none or several."""
+    """The labels in the records, with the name of each; the name is empty if a label has none or several."""
     log.info("Counting the classes in %s, once: it has no %s and no %s.", data_dir, MANIFEST, LABELS)
     names: dict[int, str] = {}
     lock = threading.Lock()

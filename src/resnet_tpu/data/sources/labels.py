@@ -17,7 +17,7 @@ CLASSES_WITH_BACKGROUND = 1001
 class Labels:
     """The classes of a split."""
 
-    names: list[str] | None  # by label; None where the data do not say
+    names: list[str] | None  # by label; None if the data do not say
     num_classes: int  # as asked for, else as many as there are, else 1000
     first: int  # what is subtracted from stored labels: they count from 1, or from 0 = background
     allow_unknown: bool  # whether an example may lack a label
@@ -44,9 +44,9 @@ class Labels:
 def make_labels(
     data: DataConfig, names: Sequence[str] | None, *, counted: int | None = None, allow_unknown: bool = False
 ) -> Labels:
-    """The classes of a data set. names: in the order of their labels from 1; None where the data do not tell.
+    """The classes of a data set. names: in the order of their labels from 1; None if the data do not tell.
 
-    counted: how many classes there are, where that is known without names.
+    counted: how many classes there are, if that is known without names.
     Raises UserError when fewer classes are asked for than there are names.
     """
     asked = data.num_label_classes

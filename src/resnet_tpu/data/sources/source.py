@@ -28,7 +28,7 @@ class Source(Protocol):
 
     @property
     def class_names(self) -> list[str] | None:
-        """Class names by label; None where the data does not say."""
+        """Class names by label; None if the data does not say."""
         ...
 
     @property

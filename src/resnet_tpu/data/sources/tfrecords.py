@@ -32,9 +32,9 @@ class RecordSource:
     def __init__(
         self, data: DataConfig, split: Split, paths: Mapping[str, tuple[int, int] | None], classes: Classes | None
     ) -> None:
-        """`paths`: the files, with the state of each where that is known (see `storage.file_state`).
+        """`paths`: the files, with the state of each if that is known (see `storage.file_state`).
 
-        classes: those of the data set, where they are known.
+        classes: those of the data set, if they are known.
         """
         names, number = classes or (None, None)
         self._labels = make_labels(data, names, counted=number, allow_unknown=split == "test")
