@@ -111,7 +111,7 @@ def convert(
 def open_network(source: str) -> tuple[Config, Arrays, list[str] | None]:
     """The options, arrays and class names of the weights that `source` means, which must not be ours.
 
-    Where there are moving averages, the arrays are the averages. Raises UserError as `convert` does.
+    If there are moving averages, the arrays are the averages. Raises UserError as `convert` does.
     """
     weights = open_weights(source)
     config = _configure(weights, None, {})

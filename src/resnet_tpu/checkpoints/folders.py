@@ -93,7 +93,7 @@ def delete(folder: str, steps: Collection[int]) -> None:
                 storage.remove(storage.join(path, _COMMIT_FILE))
                 storage.remove_dir(path)
                 continue
-            try:  # renamed first: if it is killed here, nobody takes the rest for a checkpoint
+            try:  # renamed first: after a kill, nobody takes the rest for a checkpoint
                 storage.move(path, f"{path}{_DELETED}")
                 storage.remove_dir(f"{path}{_DELETED}")
             except FileNotFoundError:  # somebody else deleted it

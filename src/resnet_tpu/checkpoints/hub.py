@@ -27,7 +27,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 def fetch(repository: str, name: str) -> tuple[str, dict[str, Any]]:
     """The file of weights of `OWNER/NAME` or `OWNER/NAME@REVISION`, and their origin and licence, as options.
 
-    Its config.json is beside it. `name`: the user's name for it. All files are of one commit. Files in the client's
+    Its config.json is beside it. `name`: the user's name for it. All files come from one commit. Files in the client's
     cache are not downloaded again; if the hub cannot be reached, only the cache is used. The environment decides on
     endpoint, proxy, token, cache and offline mode as it does for all programs with that client. Raises UserError when
     the weights cannot be obtained, or differ from the hub's.

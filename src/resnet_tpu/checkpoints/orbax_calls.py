@@ -80,7 +80,7 @@ def _signals_held() -> Iterator[None]:
     """
     held: list[tuple[int, FrameType | None]] = []
     handlers: dict[int, Callable[[int, FrameType | None], object]] = {}
-    if threading.current_thread() is threading.main_thread():  # Python allows no other to set handlers
+    if threading.current_thread() is threading.main_thread():  # only this thread may set handlers
         for number in signals.ENDING:
             if callable(handler := signal.getsignal(number)):
                 handlers[number] = handler

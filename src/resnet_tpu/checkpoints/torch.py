@@ -115,7 +115,7 @@ def _without_prefix(arrays: dict[str, np.ndarray], path: str) -> dict[str, np.nd
 
 
 def _plain_head(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The arrays; a classifier in a sequence with layers without arrays, such as dropout, is named as if alone."""
+    """The arrays; a classifier in a sequence whose other layers (dropout, ...) have no arrays is named as if alone."""
     heads = {match[1] for name in arrays if (match := _HEAD.fullmatch(name))}
     return {_HEAD.sub(r"fc.\2", name): array for name, array in arrays.items()} if len(heads) == 1 else arrays
 

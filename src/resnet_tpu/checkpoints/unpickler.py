@@ -3,7 +3,7 @@
 A pickle may name any function to be called, and make objects that crash Python's own unpickler. Here its opcodes are
 followed one by one, as PyTorch does for `weights_only`: they make text, numbers, lists, tuples and dictionaries with
 plain keys. Stand-ins, which only record their arguments, replace the few names that weights need; every other name is
-an error. The work is in proportion to the file. Source: torch/_weights_only_unpickler.py of PyTorch 2.13.
+an error. The work is proportional to the file's size. Source: torch/_weights_only_unpickler.py of PyTorch 2.13.
 """
 
 import io

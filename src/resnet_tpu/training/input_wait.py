@@ -11,8 +11,8 @@ class InputWait:
     """Adds up, over the steps of a loop, the time that the devices of this process waited for input.
 
     The host runs ahead of the devices. While it waits for a batch, they may still be busy with earlier steps, and the
-    wait costs nothing. Only the part of a wait after the last dispatched step has ended counts; a thread notes when
-    that is. So a loop whose input is 1 % slower than its step shows 1 %, although the host waits nearly all of the
+    wait costs nothing. Only the part of a wait after the last dispatched step has ended counts; a thread records when
+    it ends. So a loop whose input is 1 % slower than its step shows 1 %, although the host waits nearly all of the
     time. The transfer of a batch to the device counts as part of the step.
     A context manager: leaving it ends the thread.
     """
@@ -24,7 +24,7 @@ class InputWait:
         self._end_before: float | None = None  # when the step before these ended
 
     def add(self, asked: float, given: float) -> None:
-        """Notes that the host was blocked for a batch from `asked` to `given`, by `time.perf_counter`."""
+        """Records that the host waited for a batch from `asked` to `given`, by `time.perf_counter`."""
         self._waits.append((asked, given))
 
     def watch(self, results: Any) -> None:
@@ -34,7 +34,7 @@ class InputWait:
     def take(self, count: int | None = None) -> tuple[float, float | None]:
         """(seconds waited, over the oldest `count` steps not yet taken, or all; when the last of them ended).
 
-        Waits for their end. Waiting counts only from the end of the step before, so no time is counted twice.
+        Blocks until they end. Waiting counts only from the end of the step before, so no time is counted twice.
         """
         waited, count = 0.0, len(self._waits) if count is None else count
         for (asked, given), end in zip(self._waits[:count], self._ends[:count], strict=True):

@@ -20,7 +20,7 @@ class Interruption:
         self._before: dict[int, signal._HANDLER] = {}
 
     def __enter__(self) -> "Interruption":
-        if threading.current_thread() is threading.main_thread():  # Python allows no other to set handlers
+        if threading.current_thread() is threading.main_thread():  # only this thread may set handlers
             for number in signals.ending():
                 self._before[number] = signal.signal(number, self._note)
         return self

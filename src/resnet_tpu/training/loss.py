@@ -14,7 +14,7 @@ def cross_entropy(logits: jax.Array, labels: jax.Array, label_smoothing: float =
     Source: arXiv:1512.00567, section 7.
     """
     target = optax.smooth_labels(jax.nn.one_hot(labels, logits.shape[-1]), label_smoothing)
-    return optax.softmax_cross_entropy(logits, target)  # its form for integers takes -1, no label, for the last class
+    return optax.softmax_cross_entropy(logits, target)  # its form for integers reads -1 (no label) as the last class
 
 
 def l2(params: Arrays, *, norms: bool = False) -> jax.Array:

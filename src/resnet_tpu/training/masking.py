@@ -13,7 +13,7 @@ from resnet_tpu.models.arrays import Arrays
 def apply_masks(params: Arrays, masks: Arrays) -> Arrays:
     """`params` with 0 wherever a leaf's mask, if it has one, is False; also works inside jit.
 
-    Applied to gradients, it keeps a masked weight that is 0 at 0: neither weight decay nor a momentum of 0 moves it.
+    Applied to gradients, it keeps masked weights that are 0 at 0: neither weight decay nor a momentum of 0 moves them.
     Masking the weights themselves in each step would cost more, because convolutions would get another operand.
     """
 

@@ -36,7 +36,7 @@ def mix(batch: DeviceBatch, key: jax.Array, config: OptimizerConfig) -> DeviceBa
 def _paste(image: jax.Array, other: jax.Array, fraction: jax.Array, key: jax.Array) -> tuple[jax.Array, jax.Array]:
     """(`image` with a rectangle of `other` pasted over 1 - `fraction` of its area, the fraction of `image` left).
 
-    The rectangle's centre is anywhere; what sticks out of the image is cut off, which raises the fraction.
+    The rectangle's centre is anywhere; the part outside of the image is cut off, which raises the fraction.
     """
     size = image.shape[1]
     side = size * jnp.sqrt(1 - fraction)

@@ -32,7 +32,7 @@ def _scale_by_lars(rate: jax.Array | float, weight_decay: float) -> optax.Gradie
     """Gradients times the local rate of each kernel, in the form of TensorFlow 1.15.
 
     With weights w and gradient g of one kernel, weight decay d and the learning rate r:
-    trust = 0.001 |w| / (|g| + d |w|), or 1 where either norm is 0; momentum a <- mu a + r trust (g + d w); w <- w - a.
+    trust = 0.001 |w| / (|g| + d |w|), or 1 if either norm is 0; momentum a <- mu a + r trust (g + d w); w <- w - a.
     TensorFlow 1.13 left d w in the loss, and applied the rate outside: a <- mu a + g; w <- w - r trust a.
     Source: arXiv:1708.03888, equation 6 and algorithm 1.
     """

@@ -18,7 +18,7 @@ FOLDER = "plugins/profile"
 
 def can_trace() -> bool:
     """Whether traces can be captured: with libtpu loaded but no TPU, the attempt would kill the process."""
-    has_tpu = jax.default_backend() == "tpu"  # asking loads libtpu where it is installed
+    has_tpu = jax.default_backend() == "tpu"  # asking loads libtpu if it is installed
     loaded = Path("/proc/self/maps")
     return has_tpu or not loaded.exists() or "libtpu.so" not in loaded.read_text()
 
@@ -73,7 +73,7 @@ class Profiler:
         started_at, self._started_at = self._started_at, None
         try:
             jax.profiler.stop_trace()
-        except jax.errors.JaxRuntimeError as error:  # its message for a full disk is the one for a full device
+        except jax.errors.JaxRuntimeError as error:  # a full disk gives the message for full device memory
             do = "Check the permissions and the free space, or set profile_every_n_steps=0."
             raise UserError("Profile", first_line(error), f"a file written below {self._model_dir}", do) from None
         seconds = time.monotonic() - started_at

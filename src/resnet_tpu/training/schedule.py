@@ -32,7 +32,7 @@ def make_schedule(config: Config) -> Schedule:
 
 
 def surprises_of_schedule(config: Config) -> Iterator[str]:
-    """Lines for the log on what the schedule of a run does, if its name does not suggest it."""
+    """Lines for the log on behaviour of a run's schedule that its name does not suggest."""
     optimizer, total = config.optimizer, lengths_of(config).total
     if optimizer.enable_lars or optimizer.lottery_force_learning_rate is not None:
         return
@@ -60,7 +60,7 @@ def _boundaries(config: Config, total: int) -> list[float]:
 
 
 def _warmup(config: Config, total: int) -> int:
-    """The steps of warm-up of `cosine` and `constant`."""
+    """The warm-up steps of the schedules `cosine` and `constant`."""
     warmup = config.optimizer.warmup_steps
     if warmup is None:
         warmup = total // 18 if config.optimizer.learning_rate_schedule == "cosine" else 0

@@ -31,7 +31,7 @@ class Trained:
     mesh: Mesh
 
     def advice(self) -> str:
-        """Advice for the case that its outputs are not finite."""
+        """What to do if its outputs are not finite."""
         return advice_on({"params": self.params, "batch_stats": self.batch_stats}, self.config.model.precision)
 
     def belongs_to(self, model_dir: str) -> bool:
@@ -90,7 +90,7 @@ def _load(path: str, mesh: Mesh, *, moving_average: bool) -> Trained:
 
 
 def advice_on(weights: Arrays, precision: str) -> str:
-    """Advice about a network whose outputs, computed in `precision`, are not finite."""
+    """What to do if a network's outputs, computed in `precision`, are not finite."""
     if name := first_not_finite(weights):
         return f"The weights are not finite either ({name}): take an earlier checkpoint, and lower base_learning_rate."
     also = "" if precision == "float32" else ", or train with precision=float32"

@@ -16,7 +16,7 @@ from resnet_tpu.errors import UserError, describe
 from resnet_tpu.system.terminal import OutputConsole
 
 FLOWER_PHOTOS = "flower_photos"
-"""What to give `prepare` instead of a folder to have them downloaded."""
+"""The name that makes `prepare` download them, given instead of a folder."""
 
 URL = "http://download.tensorflow.org/example_images/flower_photos.tgz"
 SHA256 = "4c54ace7911aaffe13a365c34f650e71dd5bf1be0a58b464e5a7183e3e595d9c"  # as TensorFlow Datasets lists it

@@ -54,7 +54,7 @@ class ShardResult:
 def write_shard(shard: Shard, out_dir: str, limits: Limits, after_photo: Callable[[], None]) -> ShardResult:
     """Writes the records, then the result that marks the shard as finished.
 
-    `after_photo` is called after each photo; what it raises ends the work, leaving nothing behind.
+    `after_photo` is called after each photo; an exception from it ends the work, leaving nothing behind.
     Raises UserError when the shard cannot be written.
     """
     path = storage.join(out_dir, shard.name)

@@ -19,7 +19,7 @@ _PATIENCE_SECS = 10  # for a worker to finish the photo in hand
 
 
 class _StoppedError(BaseException):
-    """The work is no longer wanted."""
+    """Raised to end work that is no longer wanted."""
 
 
 def write_shards(
