@@ -1,4 +1,4 @@
-"""Plans as bars: speed, memory and cost of slices side by side."""
+"""Draws plans as bars: speed, memory and cost of slices side by side."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -19,9 +19,9 @@ _KINDS = [field.name for field in dataclasses.fields(Memory)]
 
 @mpl.rc_context(STYLE)
 def draw_plans(plans: Sequence[Plan]) -> Figure:
-    """One bar per slice: images/s, the memory of a device by kind, and hours; the cost where prices are known.
+    """One bar per slice: images/s, the memory of a device by kind, hours, and the cost if prices are known.
 
-    The steps are those of training, or of evaluation where only that was planned.
+    The steps are those of training, or of evaluation if only that was planned.
     """
     panels: list[tuple[str, Callable[[Axes, Sequence[Plan]], None]]] = [
         ("images/s", lambda axes, found: _bars(axes, found, lambda plan: _step(plan).images_per_second, "{:,.0f}")),
@@ -57,12 +57,12 @@ def _bars(axes: Axes, plans: Sequence[Plan], value: Callable[[Plan], float | Non
     bars = axes.barh(range(len(plans)), [number or 0 for number in values], color=COLOURS[0], height=0.62)
     labels = ["does not fit" if number is None else form.format(number) for number in values]
     axes.bar_label(bars, labels, padding=4)
-    axes.set_xticks([])  # the bars say their values
+    axes.set_xticks([])  # the bars show their values
     axes.set_xlim(0, 1.15 * max((number or 0 for number in values), default=0) or 1)
 
 
 def _draw_memory(axes: Axes, plans: Sequence[Plan]) -> None:
-    """Kinds of memory stacked in one bar, and a line where the memory of the device ends."""
+    """Stacks the kinds of memory in one bar per plan, with a line at the memory of the device."""
     left = [0.0] * len(plans)
     for kind, colour in zip(_KINDS, COLOURS, strict=False):
         found = [_step(plan).memory for plan in plans]

@@ -1,4 +1,4 @@
-"""Slices of TPU chips, by the names that the compiler and that Google Cloud give them; and GPUs of one machine."""
+"""Slices of TPU chips, by their names in the compiler and in Google Cloud; and GPUs of one machine."""
 
 import math
 import re
@@ -14,14 +14,14 @@ _CHIPS_ON_A_HOST = 4  # in slices with several hosts
 
 @dataclass(frozen=True)
 class Topology:
-    """A slice: a grid of chips of one generation. Of GPUs a row."""
+    """A slice: a grid of chips of one generation, or a row of GPUs."""
 
     generation: Generation
     shape: tuple[int, ...]
 
     @property
     def name(self) -> str:
-        """The compiler's name, such as `v5e:2x4`; of GPUs `h200:8`."""
+        """The compiler's name, such as `v5e:2x4`; for GPUs `h200:8`."""
         return f"{self.generation.name}:{'x'.join(map(str, self.shape))}"
 
     @property
@@ -31,19 +31,19 @@ class Topology:
 
     @property
     def chips(self) -> int:
-        """How many chips: what is paid for."""
+        """The number of chips, which determines the price."""
         return math.prod(self.shape)
 
     @property
     def hosts(self) -> int:
-        """How many machines it has; the training runs on each."""
+        """The number of machines; training runs on each of them."""
         if self.is_gpu or self.chips <= self.generation.most_on_a_host:
             return 1
         return self.chips // _CHIPS_ON_A_HOST
 
     @property
     def devices(self) -> int:
-        """How many devices JAX sees: cores of v2 and v3, else chips."""
+        """The number of devices that JAX sees: cores on v2 and v3, else chips."""
         return self.chips * self.generation.devices
 
     @property
@@ -53,7 +53,7 @@ class Topology:
 
     @property
     def device_flops(self) -> float:
-        """bfloat16 peak of each device, per second."""
+        """bfloat16 peak of each device, FLOP/s."""
         return self.generation.peak_flops / self.generation.devices
 
     @property
@@ -63,7 +63,7 @@ class Topology:
 
 
 def find_topology(name: str) -> Topology:
-    """The slice called `name`: `v5e:2x4` as the compiler calls it, or `v3-32` as Google Cloud does; or GPUs: `h200:8`.
+    """The slice called `name`: `v5e:2x4` as in the compiler, or `v3-32` as in Google Cloud; or GPUs: `h200:8`.
 
     Raises UserError, naming those that exist, for any other name.
     """
