@@ -1,1 +1,1 @@
-"""How fast training and serving are, how fast they would be on other hardware, and where the time goes."""
+"""Measures how fast training and serving are and where the time goes, and estimates other hardware."""

@@ -1,1 +1,1 @@
-"""Benchmarks against other programs, in alternating runs."""
+"""Benchmarks that compare with other programs, in alternating runs."""

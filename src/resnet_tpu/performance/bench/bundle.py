@@ -1,4 +1,4 @@
-"""A bundle of an untrained network, to measure and to try out what serves bundles."""
+"""Writes a bundle of an untrained network, to benchmark and to test servers with."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,8 +18,8 @@ from resnet_tpu.serving.export.export import export_run
 def make_bundle(config: Config, folder: Path, class_names: Sequence[str]) -> str:
     """Writes the bundle that `config` asks for below `folder`, and returns its path.
 
-    config: options of the network, the images and the export; the data are needed only for int8. Weights are drawn as
-    at the start of a training. Raises UserError when a form cannot be written.
+    config: options of the network, the images and the export; the data are needed only for int8. Weights are
+    initialised as for training. Raises UserError when a form cannot be written.
     """
     distributed.start_jax(use_tpu=False)
     config = config.replace(

@@ -13,7 +13,7 @@ from typing import IO, Any, NamedTuple
 from resnet_tpu.errors import UserError
 
 _PATIENCE = 10.0
-"""Seconds that a command has to end once it is asked to."""
+"""Seconds for a command to end after it is told to."""
 
 
 def run(name: str, command: Sequence[str], environment: Mapping[str, str] | None = None) -> dict[str, Any]:
@@ -32,7 +32,7 @@ def run(name: str, command: Sequence[str], environment: Mapping[str, str] | None
 
 
 class Ended(NamedTuple):
-    """How a command ended: its exit code, None for one that was out of time, and the lines that it wrote."""
+    """How a command ended: its exit code, None if it ran out of time, and the lines it wrote."""
 
     code: int | None
     output: list[str]
@@ -42,7 +42,7 @@ class Ended(NamedTuple):
 def run_to_end(
     command: Sequence[str], environment: Mapping[str, str] | None = None, seconds: float | None = None
 ) -> Ended:
-    """Runs a command for at most `seconds`, in a session of its own, of which no process survives."""
+    """Runs a command for at most `seconds` in a session of its own. No process of the session survives."""
     # files, not pipes: a pipe ends only when the last process that inherited it does
     with _text_file() as output, _text_file() as errors:
         process = subprocess.Popen(  # noqa: S603  # the caller's own command
@@ -57,18 +57,18 @@ def run_to_end(
         try:
             code = process.wait(seconds)
         except subprocess.TimeoutExpired:
-            process.terminate()  # lets it end children that have sessions of their own
+            process.terminate()  # so that it can end children with sessions of their own
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(_PATIENCE)
         finally:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # workers that it left behind, or all of it after Ctrl-C
+                os.killpg(process.pid, signal.SIGKILL)  # workers it left behind, or the whole session after Ctrl-C
             process.wait()
         return Ended(code, _read(output), _read(errors))
 
 
 def _text_file() -> IO[str]:
-    """A temporary file for what a command writes, which need not be valid UTF-8."""
+    """A temporary file for the output of a command, which need not be valid UTF-8."""
     return tempfile.TemporaryFile("w+", errors="replace")
 
 

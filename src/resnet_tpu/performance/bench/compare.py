@@ -1,8 +1,8 @@
-"""One program beside another: alternating runs, medians and ratios.
+"""Compares programs: alternating runs, medians and ratios.
 
-Every run is a process of its own. Within one process the thread pools of two frameworks disturb each other, and the one
-that allocates first decides how memory behaves for the other. Rounds alternate, and every second round runs backwards
-(A B, B A, A B ...), so that a machine growing slower or faster affects all programs alike.
+Every run is a separate process. In one process, the thread pools of two frameworks would disturb each other, and the
+one that allocates first would affect the other's memory. Every second round runs in reverse order (A B, B A, A B ...),
+so that a machine that becomes slower or faster affects all programs alike.
 """
 
 import contextlib
@@ -20,12 +20,12 @@ from resnet_tpu.performance.bench import child
 log = logging.getLogger(__name__)
 
 Outputs = Mapping[str, Sequence[Mapping[str, Any]]]
-"""What each program printed in each round, by its name."""
+"""The figures that each program printed in each round, by its name."""
 
 
 @dataclass(frozen=True)
 class Peer:
-    """A program to compare with: its name for people, and the Python module and package it needs, if any."""
+    """A program to compare with: its readable name, and the Python module and package it needs, if any."""
 
     title: str
     module: str = ""
@@ -33,7 +33,7 @@ class Peer:
 
 
 def choose_peers(asked: str, peers: Mapping[str, Peer]) -> tuple[list[str], list[str]]:
-    """The `asked_peers` that are installed, and a line for each that is left out because it is not."""
+    """The `asked_peers` that are installed, and a line for each one left out because it is not."""
     names = asked_peers(asked, peers)
     missing = [name for name in names if peers[name].module and not is_installed(peers[name].module)]
     notes = [f"Left out: {peers[name].title}, not installed (pip install {peers[name].package})." for name in missing]
@@ -41,10 +41,10 @@ def choose_peers(asked: str, peers: Mapping[str, Peer]) -> tuple[list[str], list
 
 
 def asked_peers(asked: str, peers: Mapping[str, Peer]) -> list[str]:
-    """The names of the peers to run where they are installed.
+    """The names of the peers to run if they are installed.
 
-    asked: names with commas, `none`, or nothing for all. Raises UserError for an unknown one, and for one asked for by
-    name that is not installed.
+    asked: names separated by commas, `none`, or empty for all. Raises UserError for an unknown name, and for a named
+    peer that is not installed.
     """
     names = [] if asked == "none" else list(dict.fromkeys(asked.split(",") if asked else peers))
     for name in names:
@@ -66,7 +66,7 @@ def require(peer: str, module: str, package: str) -> None:
 
 
 def is_installed(module: str) -> bool:
-    """Whether there is such a module; the package that contains it may be missing too."""
+    """Whether the module is installed; its parent package may be missing too."""
     with contextlib.suppress(ModuleNotFoundError):
         return importlib.util.find_spec(module) is not None
     return False
@@ -80,13 +80,13 @@ def alternate(
     optional: Collection[str] = (),
     round_option: str = "",
 ) -> dict[str, list[dict[str, Any]]]:
-    """What each command printed in each round, by its name, each run logged.
+    """Runs the commands in alternating order. Returns what each printed in each round, by its name; logs each run.
 
-    commands: the last line that each prints is a JSON object of figures. environment: added to this process's own.
-    round_option: an option such as --seed that tells each command the number of the round, from 0. Raises UserError
-    with its error output when one fails; one named in `optional` is left out instead, with a warning.
+    commands: the last line that each prints must be a JSON object of figures. environment: added to that of this
+    process. round_option: an option such as --seed that passes the number of the round, from 0, to each command. Raises
+    UserError with the error output of a command that fails; if it is in `optional`, it is left out, with a warning.
     """
-    from resnet_tpu.reports.progress import track  # brings JAX, which not every program that imports this needs
+    from resnet_tpu.reports.progress import track  # imports JAX, which not every user of this module needs
 
     outputs: dict[str, list[dict[str, Any]]] = {name: [] for name in commands}
     order = [(i, name) for i in range(rounds) for name in (commands if i % 2 == 0 else reversed([*commands]))]
@@ -114,15 +114,15 @@ def _short(value: Any) -> str:
 
 
 def median(runs: Sequence[Mapping[str, Any]], metric: str) -> float:
-    """The middle figure called `metric` of the runs of one program."""
+    """The median of the figure `metric` over the runs of a program."""
     return statistics.median(run[metric] for run in runs)
 
 
 def ratios(outputs: Outputs, metric: str, one: str, other: str) -> list[float]:
-    """`metric` of one program over that of another, round by round."""
+    """The ratio of `metric` of one program to that of another, for each round."""
     return [mine[metric] / its[metric] for mine, its in zip(outputs[one], outputs[other], strict=True)]
 
 
 def ratio_cells(of_rounds: Sequence[float]) -> tuple[str, str]:
-    """Two cells of a table: the median of the rounds' ratios, and their range."""
+    """Two cells of a table: the median and the range of the rounds' ratios."""
     return f"{statistics.median(of_rounds):.2f}", f"{min(of_rounds):.2f} to {max(of_rounds):.2f}"

@@ -1,4 +1,4 @@
-"""Figures as people read them: tables on a terminal, in Markdown and CSV, and bars in a picture."""
+"""Shows figures: as tables on a terminal, in Markdown and in CSV, and as bars in a picture."""
 
 import sys
 from collections.abc import Iterable, Sequence
@@ -13,7 +13,7 @@ Format = Literal["table", "markdown", "csv"]
 
 @dataclass(frozen=True)
 class Grid:
-    """A table of text; its first column names what the others are about."""
+    """A table of text; its first column names the rows."""
 
     title: str
     header: Sequence[str]
@@ -23,7 +23,7 @@ class Grid:
 
 @dataclass(frozen=True)
 class Bar:
-    """A named value, what is written beside it, and whether it stands out."""
+    """A named value, the text beside it, and whether it is highlighted."""
 
     name: str
     value: float
@@ -32,7 +32,7 @@ class Bar:
 
 
 def show(grid: Grid, output_format: Format) -> None:
-    """Prints the grid; its title and notes are left out in CSV."""
+    """Prints the grid; CSV omits its title and notes."""
     if output_format == "csv":
         sys.stdout.write(to_csv(grid.header, grid.rows))
     elif output_format == "markdown":
@@ -42,7 +42,7 @@ def show(grid: Grid, output_format: Format) -> None:
 
 
 def markdown(header: Sequence[str], rows: Iterable[Iterable[object]], notes: Sequence[str] = ()) -> str:
-    """A table of Markdown, its notes below."""
+    """A Markdown table with its notes below."""
     lines = [f"| {' | '.join(header)} |", "|---" * len(header) + "|"]
     lines += [f"| {' | '.join(map(str, row))} |" for row in rows]
     return "\n".join([*lines, *(f"\n{note}" for note in notes)])
@@ -64,7 +64,7 @@ def _show_table(grid: Grid) -> None:
 
 
 def write_bars(path: str, title: str, bars: Sequence[Bar], unit: str) -> None:
-    """Writes a PNG of horizontal bars, the first on top, ours in another colour."""
+    """Writes a PNG of horizontal bars, the first on top, with highlighted ones in another colour."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 

@@ -1,4 +1,4 @@
-"""Speed of a server of a bundle: for one photo at a time, and for many clients at once."""
+"""Measures the speed of a server: for one photo at a time, and for many clients at once."""
 
 import json
 import socket
@@ -21,11 +21,11 @@ from resnet_tpu.system.program import run_program
 
 _PAIRS_PER_SECOND = 4
 _WARM_UP_PAIRS = 3
-_PAUSE = 0.1  # seconds, in which the threads of a runtime stop looking for more work
+_PAUSE = 0.1  # seconds, in which the runtime's idle threads stop spinning
 
 
 def measure(task: Mapping[str, Any]) -> dict[str, Any]:
-    """Figures of one server: for one photo at a time, and for each way of sending and number of clients.
+    """Figures of a server: for one photo at a time, and for each way of sending and number of clients.
 
     task: `bundle`, a path; `photos`, paths of JPEGs; `clients`, their numbers; `seconds` for each.
     """
@@ -45,9 +45,9 @@ def measure(task: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _measure_overhead(path: str, asked: Load) -> dict[str, float]:
-    """Medians, in ms: a photo over HTTP, decoded here, through the network here, and what the server adds to these.
+    """Medians in ms: a photo over HTTP; decoding and the network in this process; the server's overhead over these.
 
-    All three are measured in turn for each photo, so that a machine that grows slower affects all of them.
+    The three are measured in turn for each photo, so that a machine that becomes slower affects all of them.
     """
     bundle = open_bundle(path)
     classify = load_classifier(bundle, default_form(bundle))
@@ -73,7 +73,7 @@ def _measure_overhead(path: str, asked: Load) -> dict[str, float]:
 
 
 def _main(arguments: Sequence[str]) -> None:
-    """What is done in a process of its own: a task as JSON -> the figures of a server as JSON."""
+    """Runs in a process of its own: a task as JSON -> the figures of a server as JSON."""
     print(json.dumps(measure(json.loads(arguments[0]))), flush=True)
 
 

@@ -1,4 +1,4 @@
-"""Images per second of input pipelines, ours and others', over the same records."""
+"""Measures input pipelines, ours and others', in images per second over the same records."""
 
 import dataclasses
 import json
@@ -43,10 +43,10 @@ class InputBenchOptions(BenchOptions):
 
 
 def bench_input(where: str, config: Config, options: InputBenchOptions, command: Sequence[str]) -> None:
-    """Runs ours and the peers over the photos of `where` (drawn ones if empty), and shows the figures.
+    """Runs our pipeline and the peers over the photos of `where` (drawn ones if empty), and shows the figures.
 
-    config: the options of ours; image size, resize method and parallel calls are everyone's. command: what the user
-    typed, for the record. Raises UserError for a peer asked for by name that is not installed, and when one fails.
+    config: the options of our pipeline; image size, resize method and parallel calls apply to all. command: as typed,
+    for the record. Raises UserError for a named peer that is not installed, and when a program fails.
     """
     options.check_files()
     peers, notes = compare.choose_peers(options.peers, PEERS)
@@ -70,7 +70,7 @@ def bench_input(where: str, config: Config, options: InputBenchOptions, command:
 
 
 def our_task(config: Config, options: BenchOptions) -> Task:
-    """The records in `config.data.data_dir` with the options of ours."""
+    """The records in `config.data.data_dir` with the options of our pipeline."""
     data = config.data
     return Task(
         records=data.data_dir,
@@ -111,7 +111,7 @@ def run_alone(pipeline: str, task: Task) -> list[str]:
 
 
 def _reference(outputs: Outputs) -> str:
-    """The pipeline whose speed counts as 1: the original's, or else the first peer that ran, or ours."""
+    """The pipeline whose speed counts as 1: the original's, else the first peer that ran, else ours."""
     return next((peer.title for peer in PEERS.values() if peer.title in outputs), OURS)
 
 
@@ -151,7 +151,7 @@ def _draw(path: str, outputs: Outputs, ours: Sequence[str], title: str) -> None:
 
 
 def _run(arguments: Sequence[str]) -> None:
-    """One run in this process: the name of a pipeline and a Task as JSON."""
+    """One run in this process. arguments: the name of a pipeline, and a Task as JSON."""
     pipeline, text = arguments
     task = Task(**json.loads(text))
     if pipeline == "ours":

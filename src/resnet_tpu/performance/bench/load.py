@@ -1,7 +1,7 @@
-"""Clients, in a process of their own, that ask a server for predictions, each as soon as it has its last answer.
+"""Clients, in a process of their own, that request predictions of a server, each as soon as it has its last answer.
 
-They share the cores with the server, so they are made cheap: requests are prepared beforehand, connections are kept
-open, and only the status and length of an answer are read. The CPU time that they still take is among the figures.
+They share the cores with the server, so they do as little as possible: requests are prepared beforehand, connections
+stay open, and only the status and length of an answer are parsed. Their remaining CPU time is among the figures.
 """
 
 import asyncio
@@ -31,14 +31,14 @@ _LENGTH = b"\r\ncontent-length:"
 
 @dataclass(frozen=True)
 class Load:
-    """Clients that send the photos in turn for some time, one photo per request."""
+    """Clients that send the photos in turn for some time, one per request."""
 
     url: str  # of the server, http://host:port
     model: str
     kind: str  # one of KINDS
     photos: list[str]  # paths
     clients: int
-    seconds: float  # that are timed, after the warm-up
+    seconds: float  # of measurement, after the warm-up
     warm_up: float  # seconds
 
     @property
@@ -49,7 +49,7 @@ class Load:
 
 
 def multipart_request(load: Load, photo: Path) -> bytes:
-    """The photo as a browser or `curl --form` uploads it."""
+    """The request by which a browser or `curl --form` uploads the photo."""
     head = (
         f'--{_BOUNDARY}\r\nContent-Disposition: form-data; name="images"; filename="{photo.name}"\r\n'
         "Content-Type: image/jpeg\r\n\r\n"
@@ -59,13 +59,13 @@ def multipart_request(load: Load, photo: Path) -> bytes:
 
 
 def json_request(load: Load, photo: Path) -> bytes:
-    """The photo as a client of TensorFlow Serving sends it: base64 in JSON."""
+    """The request by which a client of TensorFlow Serving sends the photo: base64 in JSON."""
     body = json.dumps({"instances": [{"b64": base64.b64encode(photo.read_bytes()).decode()}]}).encode()
     return _request(load, "predict", "application/json", body)
 
 
 KINDS: dict[str, Callable[[Load, Path], bytes]] = {"multipart": multipart_request, "json": json_request}
-"""How a photo can be sent."""
+"""The ways to send a photo."""
 
 
 def _request(load: Load, verb: str, content_type: str, body: bytes) -> bytes:
@@ -77,7 +77,7 @@ def _request(load: Load, verb: str, content_type: str, body: bytes) -> bytes:
 
 
 def ask(connection: socket.socket, request: bytes) -> None:
-    """Sends the request over a connection that is kept, and waits for the whole answer.
+    """Sends the request over a connection that stays open, and waits for the whole answer.
 
     Raises UserError when there is none, or its status is not 200.
     """
@@ -94,7 +94,7 @@ def ask(connection: socket.socket, request: bytes) -> None:
 
 
 def _length(received: bytearray) -> int:
-    """Total bytes of the answer that is coming in; 0 as long as that is not known. Raises UserError."""
+    """Total bytes of the answer being received; 0 until that is known. Raises UserError."""
     end = received.find(_HEADER_END)
     if end < 0:
         return 0
@@ -115,7 +115,7 @@ def _failure(got: str) -> UserError:
 
 @dataclass
 class _Tally:
-    """What all clients saw: (begin, end) by `time.perf_counter` of each request answered 200, statuses, the end."""
+    """Results of all clients: (begin, end) by `time.perf_counter` of each request answered 200, statuses, the end."""
 
     done: asyncio.Future[None]
     clients: int
@@ -124,15 +124,15 @@ class _Tally:
 
 
 class _Client(asyncio.Protocol):
-    """One connection that is kept."""
+    """A client with one connection, which stays open."""
 
     def __init__(self, requests: Sequence[bytes], first: int, until: float, tally: _Tally) -> None:
         self._requests, self._next, self._until, self._tally = requests, first, until, tally
         self._received = bytearray()
-        self._length = 0  # of the whole answer, 0 as long as it is not known
+        self._length = 0  # of the whole answer, 0 until it is known
         self._is_over = False
 
-    def connection_made(self, transport: Any) -> None:  # uvloop's is no asyncio.Transport
+    def connection_made(self, transport: Any) -> None:  # uvloop's is not an asyncio.Transport
         self._transport = transport
         self._send()
 
@@ -179,7 +179,7 @@ class _Client(asyncio.Protocol):
 
 
 async def _run(load: Load) -> tuple[_Tally, float, float]:
-    """What the clients saw, when counting began, and the CPU seconds of this process from then on."""
+    """The clients' results, the time when counting began, and the CPU seconds of this process from then on."""
     requests = [KINDS[load.kind](load, Path(photo)) for photo in load.photos]
     loop = asyncio.get_running_loop()
     tally = _Tally(loop.create_future(), load.clients)
@@ -203,10 +203,10 @@ async def _run(load: Load) -> tuple[_Tally, float, float]:
 
 
 def measure(load: Load) -> dict[str, Any]:
-    """Images per second, percentiles of the latency in ms, CPU ms of the clients per image; and other statuses.
+    """Images per second, percentiles of the latency in ms, the clients' CPU ms per image, and other statuses.
 
-    Only answers of status 200 that arrive after the warm-up count; in `requests`, earlier ones too.
-    Raises UserError when a connection breaks, or none is answered with 200.
+    Only answers of status 200 after the warm-up count; `requests` includes earlier ones.
+    Raises UserError when a connection breaks, or no request is answered with 200.
     """
     run = asyncio.run
     if importlib.util.find_spec("uvloop"):
@@ -221,7 +221,7 @@ def measure(load: Load) -> dict[str, Any]:
         raise UserError(f"{load.clients} clients, {load.kind}", got, "status 200", "See the server's log.")
     latencies = 1000 * np.array([end - start for start, end in counted])
     p50, p90, p99 = np.percentile(latencies, [50, 90, 99])
-    # From one answer to another: answers come in batches, and half a batch would count as a whole one.
+    # from one answer to another: answers come in batches, and part of a batch must not count as a whole one
     ends = sorted(end for _, end in tally.spans)
     seconds = ends[-1] - max([end for end in ends if end < begin], default=begin)
     return {

@@ -1,4 +1,4 @@
-"""What the benchmarks have in common."""
+"""The options that benchmarks have in common."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from resnet_tpu.performance.bench.figures import Format
 
 @dataclass(frozen=True)
 class MeasureOptions:
-    """What is measured for how long, and what becomes of the figures."""
+    """What to measure, for how long, and what to do with the figures."""
 
     rounds: int = option(5, "Alternating rounds, each with one run of every program. Figures are medians.", at_least=1)
     seconds: float = option(5.0, "About how long a run is timed for, after it has warmed up.", at_least=0)
@@ -25,7 +25,7 @@ class MeasureOptions:
 
 @dataclass(frozen=True)
 class BenchOptions(MeasureOptions):
-    """What the benchmarks of the input measure: the same, and on how much."""
+    """Options common to the benchmarks of the input."""
 
     batch_size: int = option(100, "Images in a batch.", at_least=1)
     num_images: int = option(1000, "Images in the records: photos are repeated to reach this number.", at_least=1)

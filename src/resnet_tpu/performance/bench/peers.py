@@ -1,8 +1,8 @@
-"""Input pipelines to compare with, each written as those who use that library would write it to be fast.
+"""Input pipelines to compare with, each written as users of that library would write it for speed.
 
-They read the same records as ours, or files of their own kind with the same photos, shuffle them, draw random windows,
-resize them, mirror half of them and make batches for ever, with as many threads or processes as ours. Libraries are
-imported where they are used: they are no dependencies of this package.
+They read the same records as ours, or files of their own format with the same photos, shuffle them, crop random
+windows, resize them, mirror half of them and make batches endlessly, with as many threads or processes as ours.
+Libraries are imported where they are used: they are not dependencies of this package.
 """
 
 import io
@@ -26,9 +26,9 @@ from resnet_tpu.performance.bench.task import Task
 
 _FILES_AT_ONCE = 64  # as the original
 _SHUFFLE_BUFFER = 1024
-_BATCHES_AHEAD = 2  # of each worker
+_BATCHES_AHEAD = 2  # per worker
 _ENDLESS = 1 << 40
-_EPOCHS_AT_ONCE = 1000  # an epoch of few images would be mostly start-up
+_EPOCHS_AT_ONCE = 1000  # a short epoch would be mostly start-up
 _BETON = "train-0.beton"
 
 
@@ -36,8 +36,8 @@ _BETON = "train-0.beton"
 class Pipeline(Peer):
     """An input pipeline of another project.
 
-    `write` stores the photos of a task's records in files of the pipeline's own kind, in a folder whose path it
-    returns; None if the pipeline reads records.
+    `write` stores the photos of a task's records in files of the pipeline's own format, and returns the path of their
+    folder; None if the pipeline reads records.
     """
 
     open: Callable[[Task], Iterator[Any]]
@@ -45,10 +45,10 @@ class Pipeline(Peer):
 
 
 def open_tf_optimized(task: Task) -> Iterator[Any]:
-    """The original's pipeline: raw records cached, images made by threads, batches made ahead.
+    """The original's pipeline: caches raw records, decodes images in threads, prepares batches ahead.
 
     tensorflow/tpu, models/official/resnet/imagenet_input.py with `use_cache`. Its `map_and_batch` is replaced by `map`
-    and `batch`, and a private thread pool keeps the number of threads exact; neither needs more CPU time.
+    and `batch`, and a private thread pool fixes the number of threads; neither costs more CPU time.
     """
     import tensorflow as tf
 
@@ -61,7 +61,7 @@ def open_tf_optimized(task: Task) -> Iterator[Any]:
 
 
 def open_tf_basic(task: Task) -> Iterator[Any]:
-    """The naive pipeline that the original was compared with: the same, one image after the other, only when asked."""
+    """The naive pipeline that the original was compared with: the same, but one image at a time, only on demand."""
     dataset = _tf_records(task).shuffle(_SHUFFLE_BUFFER).repeat()
     return iter(dataset.map(_tf_preprocess(task)).batch(task.batch_size, drop_remainder=True))
 
@@ -74,7 +74,7 @@ def _tf_records(task: Task) -> Any:
 
 
 def _tf_preprocess(task: Task) -> Callable[[Any], tuple[Any, Any]]:
-    """Record -> (bfloat16 image, label): decodes nothing but the window, and resizes with TF1's kernels."""
+    """Record -> (bfloat16 image, label): decodes only the window, and resizes with TF1's kernels."""
     import tensorflow as tf
 
     size = task.image_size
@@ -104,7 +104,7 @@ def _tf_preprocess(task: Task) -> Callable[[Any], tuple[Any, Any]]:
 
 
 class _TorchPhotos:
-    """A map-style data set, as `DataLoader` takes it."""
+    """A map-style data set for `DataLoader`."""
 
     def __init__(self, source: Source, decode: Callable[[bytes], Any], transform: Callable[[Any], Any]) -> None:
         self._source, self._decode, self._transform = source, decode, transform
@@ -123,7 +123,7 @@ def open_torch(task: Task) -> Iterator[Any]:
 
 
 def open_torch_pillow(task: Task) -> Iterator[Any]:
-    """The same with Pillow and transforms on its images, as torchvision's `ImageFolder` and its reference training."""
+    """The same with Pillow and transforms on its images, as in torchvision's `ImageFolder` and reference training."""
     from torchvision.transforms import v2
 
     return _open_torch(task, _decode_pillow, [v2.PILToTensor()])
@@ -132,8 +132,8 @@ def open_torch_pillow(task: Task) -> Iterator[Any]:
 def _open_torch(task: Task, decode: Callable[[bytes], Any], last: list[Any]) -> Iterator[Any]:
     """The transforms of torchvision's references/classification.
 
-    The crop is torchvision's: uniform in area, where the original's is uniform in height. Whole photos are decoded
-    either way. The sampler draws one epoch after the other without the pause that a new iterator would make.
+    The crop is torchvision's, uniform in area; the original's is uniform in height. Either way, whole photos are
+    decoded. The sampler continues from epoch to epoch without the pause that a new iterator would cause.
     """
     from torch.utils.data import DataLoader, RandomSampler
     from torchvision.transforms import InterpolationMode, v2
@@ -161,10 +161,10 @@ def _decode_pillow(encoded: bytes) -> Image.Image:
 
 
 def open_grain(task: Task) -> Iterator[Any]:
-    """Grain with its threads and OpenCV. Each thread makes whole batches: per image, Grain's hand-over costs more."""
+    """Grain with its threads and OpenCV. Each thread makes whole batches: image by image, Grain has more overhead."""
     import grain
 
-    cv2.setNumThreads(1)  # each thread has an image of its own
+    cv2.setNumThreads(1)  # Grain's threads work on images in parallel
     source: Any = open_source(task.data(), "train")
     records = grain.MapDataset.source(source).seed(0).shuffle().repeat()
     batches = records.random_map(lambda sample, rng: _crop(sample.encoded, rng, task)).batch(task.batch_size)
@@ -175,7 +175,7 @@ def open_grain(task: Task) -> Iterator[Any]:
 
 
 def open_spdl(task: Task) -> Iterator[Any]:
-    """SPDL with its threads and OpenCV; its own decoder wants FFmpeg's libraries. Whole batches, as for Grain."""
+    """SPDL with its threads and OpenCV, as its own decoder needs FFmpeg's libraries. Whole batches, as for Grain."""
     from spdl.pipeline import PipelineBuilder
 
     cv2.setNumThreads(1)
@@ -197,7 +197,7 @@ def open_spdl(task: Task) -> Iterator[Any]:
 
 
 def open_dali(task: Task) -> Iterator[Any]:
-    """DALI's pipeline of ImageNet on the CPU: it decodes nothing but the window, uniform in area as torchvision's."""
+    """DALI's ImageNet pipeline on the CPU. It decodes only the window, which is uniform in area like torchvision's."""
     from nvidia.dali import fn, pipeline_def, tfrecord, types
 
     files = sorted(map(str, Path(task.records).glob("train-*")))
@@ -227,7 +227,7 @@ def open_dali(task: Task) -> Iterator[Any]:
 
 
 def _index_for_dali(files: Sequence[str], folder: str) -> list[str]:
-    """Where each record of TFRecords begins and how long it is, as text files in `folder`; their paths."""
+    """Writes the offset and length of each TFRecord into text files in `folder`. Returns their paths."""
     Path(folder).mkdir(exist_ok=True)
     paths = [Path(folder, Path(file).name) for file in files]
     for file, path in zip(files, paths, strict=True):
@@ -237,12 +237,12 @@ def _index_for_dali(files: Sequence[str], folder: str) -> list[str]:
 
 
 def write_ffcv(task: Task) -> str:
-    """The photos as FFCV's own recipe for ImageNet encodes them, in JPEG of quality 90, and no smaller."""
+    """Writes the photos as FFCV's own recipe for ImageNet encodes them, as JPEGs of quality 90, but not smaller."""
     from ffcv.fields import IntField, RGBImageField
     from ffcv.writer import DatasetWriter
 
     folder = Path(f"{task.records}-ffcv")
-    if folder.exists():  # of an earlier round
+    if folder.exists():  # from an earlier round
         return str(folder)
     folder.mkdir()
     photos: Any = _TorchPhotos(open_source(task.data(), "train"), _decode_pillow, np.asarray)
@@ -252,7 +252,7 @@ def write_ffcv(task: Task) -> str:
 
 
 def open_ffcv(task: Task) -> Iterator[Any]:
-    """FFCV with its threads. It decodes whole photos, and resizes by area whatever `resize_method` says."""
+    """FFCV with its threads. It decodes whole photos, and resizes by area, regardless of `resize_method`."""
     from ffcv.fields.decoders import IntDecoder, RandomResizedCropRGBImageDecoder
     from ffcv.loader import Loader, OrderOption
     from ffcv.transforms import RandomHorizontalFlip

@@ -1,4 +1,4 @@
-"""Records to measure with: made of the user's photos, or of drawn pictures if none are given."""
+"""Writes records for benchmarks: from the user's photos, or from drawn pictures if none are given."""
 
 import itertools
 import logging
@@ -34,8 +34,8 @@ Jpeg = Callable[[], bytes]
 def draw_photos(folder: Path, count: int, *, height: int = 375, width: int = 500) -> None:
     """Draws `count` JPEGs of two classes, `folder/<class>/<number>.jpg`.
 
-    Noise whose amplitude grows with its wavelength, as in photos. At 375 x 500 px a file has about 100 kB and takes as
-    long to decode as a photo of ImageNet.
+    They are noise whose amplitude grows with its wavelength, as in photos. At 375 x 500 px a file has about 100 kB and
+    takes as long to decode as a photo of ImageNet.
     """
     rng = np.random.default_rng(0)
     for number in range(count):
@@ -53,7 +53,7 @@ def draw_photos(folder: Path, count: int, *, height: int = 375, width: int = 500
 def find_jpegs(where: str) -> Sequence[Jpeg]:
     """The JPEGs below the folder `where`, or those of its training records if it holds any.
 
-    Raises UserError when there is no such folder, or nothing in it.
+    Raises UserError when there is no such folder, or no JPEG in it.
     """
     if not storage.is_dir(where):
         raise UserError("Photos to measure with", where, "an existing folder", "Check the path.")
@@ -69,7 +69,7 @@ def find_jpegs(where: str) -> Sequence[Jpeg]:
 
 
 def write_photos(where: str, folder: Path, count: int) -> None:
-    """Writes `count` training records of the photos of `where`, of drawn ones if it is empty, into the new `folder`."""
+    """Writes `count` training records of the photos in `where`, or drawn ones if it is empty, into the new `folder`."""
     with tempfile.TemporaryDirectory() as drawn:
         if not where:
             log.info("No photos named: drawing some. Yours may be larger or smaller.")
@@ -80,7 +80,7 @@ def write_photos(where: str, folder: Path, count: int) -> None:
 def write_records(jpegs: Sequence[Jpeg], folder: Path, count: int, limits: Limits | None = None) -> None:
     """Writes `count` training records of the JPEGs, in turn, into the new `folder`.
 
-    limits: what `prepare` would limit them to; None: they are stored unchanged.
+    limits: as those of `prepare`; None: the JPEGs are stored unchanged.
     """
     folder.mkdir(parents=True)
     for shard in range(SHARDS):

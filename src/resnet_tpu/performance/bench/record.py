@@ -1,4 +1,4 @@
-"""The record of a measurement: its figures, and where and how they were measured."""
+"""The record of a measurement: its figures, and the machine, versions and command."""
 
 import datetime
 import json
@@ -23,21 +23,21 @@ PACKAGES = (
 
 
 def write(path: str, command: Sequence[str], figures: Mapping[str, Any]) -> None:
-    """Writes the figures as JSON, with what `to_json` adds to them, into a folder that is made where there is none."""
+    """Writes the JSON text of `to_json`, and creates the folder if there is none."""
     storage.make_dir(storage.parent_of(path))
     storage.write_text(path, to_json(command, figures))
     log.info("Written: %s", path)
 
 
 def to_json(command: Sequence[str], figures: Mapping[str, Any]) -> str:
-    """The figures as JSON, with the date, the machine, the versions and the command they come from."""
+    """The figures as JSON, with the date, machine, versions and command of the measurement."""
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
     content = {"date": today, "command": shlex.join(command), "machine": machine(), "figures": figures}
     return json.dumps(content, indent=2) + "\n"
 
 
 def machine() -> dict[str, Any]:
-    """Processor, cores, memory, system, and the version of everything that takes part."""
+    """Processor, cores, memory, system, and the versions of all software involved."""
     return {
         "processor": _processor(),
         "cores": num_cores(),

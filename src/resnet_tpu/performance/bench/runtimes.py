@@ -1,4 +1,4 @@
-"""Programs that compute what a bundle computes, each run for speed as its users would, and how fast they are.
+"""Measures programs that compute the same as a bundle, each run for speed as its users would.
 
 All take the same images, uint8 [n, s, s, 3], and normalise them. Libraries are imported where they are used:
 except for JAX, they are not dependencies of this package. Weights are random, which does not affect the speed.
@@ -24,7 +24,7 @@ from resnet_tpu.system.program import run_program
 BATCH_SIZES = (1, 8, 32)
 
 Run = Callable[[np.ndarray], Any]
-"""images uint8 [n, s, s, 3] -> probabilities or logits, as the program hands them out."""
+"""images uint8 [n, s, s, 3] -> probabilities or logits, in the program's own type."""
 
 _WARM_UP_CALLS = 2
 _MIN_CALLS = 3
@@ -34,9 +34,9 @@ _KERAS_DEPTHS = (50, 101, 152)
 
 @dataclass(frozen=True, kw_only=True)
 class Runtime(Peer):
-    """What computes probabilities or logits.
+    """A program that computes probabilities or logits.
 
-    form: the bundle's form that it runs; without one, it has networks of its own, of the given `depths`.
+    form: the form of the bundle that it runs; if empty, it has networks of its own, of the given `depths`.
     """
 
     open: Callable[[Bundle], Run]
@@ -45,7 +45,7 @@ class Runtime(Peer):
 
 
 def _open_onnx_runtime(bundle: Bundle) -> Run:
-    """The file alone, as ONNX Runtime's own documentation runs it."""
+    """Only the ONNX file, run as in ONNX Runtime's own documentation."""
     import onnxruntime
 
     session = onnxruntime.InferenceSession(f"{bundle.path}/model.onnx", providers=["CPUExecutionProvider"])
@@ -68,7 +68,7 @@ def _run_torch(bundle: Bundle, model: Any) -> Run:
 
     def run(images: np.ndarray) -> Any:
         with torch.inference_mode():
-            # no copy: images of NHWC are what PyTorch calls channels_last
+            # no copy: NHWC is PyTorch's channels_last
             return model((torch.from_numpy(images).permute(0, 3, 1, 2).float() - mean) / std)
 
     return run
@@ -79,7 +79,7 @@ def _open_torch(bundle: Bundle) -> Run:
 
 
 def _open_torch_compile(bundle: Bundle) -> Run:
-    """Compiled with its weights frozen, which folds batch norm, and compiled again for each batch size."""
+    """Compiled with frozen weights, which folds batch norm, and compiled again for each batch size."""
     import torch
     from torch._inductor import config
 
@@ -88,7 +88,7 @@ def _open_torch_compile(bundle: Bundle) -> Run:
 
 
 def _open_keras(bundle: Bundle) -> Run:
-    """`keras.applications`, as a `tf.function`: a stride in the first 1x1 of a block saves it 7 % of the work."""
+    """`keras.applications` as a `tf.function`. Its stride in the first 1x1 of a block saves 7 % of the work."""
     import keras
     import tensorflow as tf
 
@@ -130,11 +130,11 @@ PEERS = {
 
 RUNTIMES = OURS | PEERS
 BARE = "onnxruntime"
-"""What a server over ONNX Runtime is compared with."""
+"""The runtime to which a server over ONNX Runtime is compared."""
 
 
 def choose(bundle: Bundle, asked: Collection[str]) -> tuple[list[str], list[str]]:
-    """Those of the runtimes asked for that can run here, and a line for each that is left out."""
+    """The requested runtimes that can run here, and a line for each one left out."""
     chosen, notes = [], []
     is_plain = _is_plain(bundle)
     for name, runtime in RUNTIMES.items():
@@ -152,8 +152,8 @@ def choose(bundle: Bundle, asked: Collection[str]) -> tuple[list[str], list[str]
 
 
 def _is_plain(bundle: Bundle) -> bool:
-    """Whether the network has the arrays of the textbook one of that depth: nothing narrower, added or left out."""
-    from resnet_tpu.options.network import create_network  # measuring a runtime may need no JAX
+    """Whether the network has exactly the arrays of the standard ResNet of its depth."""
+    from resnet_tpu.options.network import create_network  # imports JAX, which not every runtime needs
 
     model, size = bundle.config.model, bundle.image_size
     plain = ModelConfig(resnet_depth=model.resnet_depth, stem="imagenet")

@@ -1,4 +1,4 @@
-"""A bundle's speed: its runtimes compared with peers, and the bundle over HTTP with more and more clients."""
+"""Measures a bundle: its runtimes against peers, and over HTTP with increasing numbers of clients."""
 
 import json
 import sys
@@ -36,9 +36,9 @@ class ServeBenchOptions(MeasureOptions):
 
 
 def bench_serve(where: str, config: Config, options: ServeBenchOptions, command: Sequence[str]) -> None:
-    """Measures the bundle at `where`; without one, that of a network with random weights that `config` asks for.
+    """Measures the bundle at `where`; if empty, the bundle of a network with random weights as `config` describes it.
 
-    command: what the user typed, for the record. Raises UserError for invalid options, and when one of ours fails.
+    command: as typed, for the record. Raises UserError for invalid options, and when one of our programs fails.
     """
     options.check_files()
     clients = _parse_clients(options.clients)
@@ -73,14 +73,14 @@ def _parse_clients(text: str) -> list[int]:
 
 
 def _make_bundle(config: Config, folder: Path, photos: Path) -> str:
-    """A bundle with every form that is measured; `photos` calibrate its int8 form."""
+    """A bundle with all forms to measure; `photos` calibrate its int8 form."""
     write_photos(str(photos), folder / "records", _PHOTOS)
     config = config.replace(data_dir=str(folder / "records"), num_train_images=_PHOTOS, export_forms=",".join(OURS))
     return make_bundle(config, folder, numbered(_CLASSES))
 
 
 def _reference(outputs: Outputs) -> str:
-    """Whose speed is 1: the bare runtime, or the first one that ran."""
+    """The runtime whose speed counts as 1: the bare ONNX Runtime, or the first one that ran."""
     return BARE if BARE in outputs else next(iter(outputs))
 
 
@@ -103,7 +103,7 @@ def _runtime_grid(outputs: Outputs, what: str, notes: Sequence[str]) -> Grid:
 
 def _http_grid(outputs: Outputs, clients: Sequence[int], what: str) -> Grid:
     reference, runs = _reference(outputs), outputs[HTTP]
-    alone = [max(run[f"images_per_sec_{size}"] for size in BATCH_SIZES) for run in outputs[reference]]  # in each round
+    alone = [max(run[f"images_per_sec_{size}"] for size in BATCH_SIZES) for run in outputs[reference]]  # by round
     rows = []
     for kind in KINDS:
         for number in clients:

@@ -1,4 +1,4 @@
-"""Runs `resnet-tpu serve` as a process of its own: waits until it is ready, and stops it."""
+"""Runs `resnet-tpu serve` in a process of its own: waits until it is ready, and stops it."""
 
 import contextlib
 import os
@@ -14,7 +14,7 @@ from pathlib import Path
 from resnet_tpu.errors import UserError
 from resnet_tpu.system.cpu_time import cpu_secs_of_process
 
-_READY = re.compile(r"(http://\S+)/v1/models/([\w.-]+):classify$", re.MULTILINE)  # what its log tells people to open
+_READY = re.compile(r"(http://\S+)/v1/models/([\w.-]+):classify$", re.MULTILINE)  # the address in its log
 _START_SECONDS = 120
 _STOP_SECONDS = 60
 _POLL_SECONDS = 0.05
@@ -25,7 +25,7 @@ class Server:
     """A running server."""
 
     url: str  # http://host:port
-    model: str  # the first one that it serves
+    model: str  # the first one it serves
     process: subprocess.Popen[bytes]
 
     def cpu_secs(self) -> float:
@@ -35,9 +35,9 @@ class Server:
 
 @contextlib.contextmanager
 def running(bundles: Sequence[str]) -> Iterator[Server]:
-    """A server of these bundles on a free port, ready to answer; it is stopped at the end.
+    """A server of these bundles on a free port, ready for requests; it is stopped when the block ends.
 
-    bundles: as `resnet-tpu serve` takes them. Raises UserError with its log when it does not start.
+    bundles: as for `resnet-tpu serve`. Raises UserError with the server's log when it does not start.
     """
     command = [sys.executable, "-m", "resnet_tpu", "serve", *bundles, "--port=0"]
     with tempfile.TemporaryDirectory() as folder:

@@ -1,7 +1,7 @@
-"""Images per second of a training step, next to PyTorch.
+"""Measures a training step in images per second, and compares it with PyTorch.
 
-The batch is in memory, so that nothing but the step is measured: uint8 images in; normalisation, forward, backward,
-momentum; new parameters out. Every run is a process that warms up, then times each step and gives the median.
+The batch is in memory, so that only the step is measured: uint8 images in; normalisation, forward, backward, momentum;
+new parameters out. Every run is a process that warms up, then times each step and returns the median.
 """
 
 import json
@@ -35,7 +35,8 @@ PRECISIONS = ("float32", "bfloat16")
 CASES = "50:224:16,18:128:32"
 CHECK_STEPS = 3
 CHECK_TOLERANCE = 1e-5
-"""Largest relative difference of a loss. Rounding makes some 1e-7; a wrong weight decay, the smallest mistake, 1e-4."""
+"""Largest relative difference of a loss. Rounding causes about 1e-7; the smallest mistake, a wrong weight decay, 1e-4.
+"""
 
 
 @dataclass(frozen=True)
@@ -52,10 +53,10 @@ class StepBenchOptions(MeasureOptions):
 
 
 def bench_step(cases: str, options: StepBenchOptions, command: Sequence[str]) -> None:
-    """Measures all cases (`depth:image_size:batch_size`, with commas) and shows the figures.
+    """Measures all cases (`depth:image_size:batch_size`, separated by commas) and shows the figures.
 
-    command: what the user typed, for the record. Raises UserError for what is not installed but asked for, and when a
-    program fails.
+    command: as typed, for the record. Raises UserError for a named peer that is not installed, and when a program
+    fails.
     """
     options.check_files()
     chosen = [Case.parse(text) for text in (cases or CASES).split(",")]
@@ -90,7 +91,7 @@ def _precisions(text: str) -> list[str]:
 
 
 def _measure_case(case: Case, precision: str, peers: Sequence[str], options: StepBenchOptions) -> Outputs:
-    """What each program printed in each round, by its title."""
+    """The output of each program in each round, by its title."""
     lengths = [str(options.warmup), str(options.steps), str(options.seconds)]
     commands = {PROGRAMS[name].title: run_alone(name, case, precision, lengths) for name in (OURS, *peers)}
     optional = () if options.peers else [PROGRAMS[name].title for name in peers]
@@ -114,9 +115,9 @@ def run_alone(name: str, case: Case, precision: str, lengths: Sequence[str]) -> 
 
 
 def measure(step: Step, batch_size: int, *, warmup: int, steps: int, seconds: float) -> dict[str, Any]:
-    """Images per second at the median and the fastest of at least `steps` steps, and the seconds of the first one.
+    """Images per second of the median and the fastest of at least `steps` steps, and the seconds of the first one.
 
-    `cpu_secs` is the CPU time of all threads of the process in the median step, which other programs affect little.
+    `cpu_secs` is the CPU time of all threads of the process in the median step, which other programs hardly affect.
     """
     start = time.perf_counter()
     step()
@@ -165,7 +166,7 @@ def _bars(what: str, outputs: Outputs) -> list[Bar]:
 
 
 def check(case: Case) -> None:
-    """Prints the losses of a few float32 steps of ours and PyTorch from the same weights.
+    """Prints the losses of a few float32 steps of our program and PyTorch from the same weights.
 
     Raises UserError when they differ.
     """
@@ -174,7 +175,7 @@ def check(case: Case) -> None:
 
     from resnet_tpu.performance.bench import torch_resnet
 
-    jax.config.update("jax_default_matmul_precision", "highest")  # a GPU would round float32 to TF32
+    jax.config.update("jax_default_matmul_precision", "highest")  # else a GPU would round float32 to TF32
     torch_resnet.compute_exactly()
     params, step = make_ours(case, "float32")
     model, peer_step = make_torch(case, "float32")
@@ -193,7 +194,7 @@ def check(case: Case) -> None:
 
 
 def _utilisation(case: Case, precision: str, images_per_sec: float) -> dict[str, float]:
-    """The share of a GPU's peak that a step's arithmetic uses; empty on other devices."""
+    """The model FLOPs of a step as a share of a GPU's peak; empty on other devices."""
     import jax
 
     from resnet_tpu.models.flops import PASSES_PER_STEP, forward_flops
@@ -209,14 +210,14 @@ def _utilisation(case: Case, precision: str, images_per_sec: float) -> dict[str,
 
 
 def _run(arguments: Sequence[str]) -> None:
-    """One run in this process: name of a program, case, precision, warm-up, steps and seconds."""
+    """One run in this process. arguments: name of a program, case, precision, warm-up, steps and seconds."""
     name, text, precision, warmup, steps, seconds = arguments
     case = Case.parse(text)
     _, step = PROGRAMS[name].make(case, precision)
     figures = measure(step, case.batch_size, warmup=int(warmup), steps=int(steps), seconds=float(seconds))
     figures["device"] = PROGRAMS[name].device()
     if name == OURS:
-        figures["kernels"] = str(choose_ours(case, precision)[2])  # without oneDNN they are different ones, and slow
+        figures["kernels"] = str(choose_ours(case, precision)[2])  # without oneDNN they are others, which are slow
         figures |= _utilisation(case, precision, figures["images_per_sec"])
     print(json.dumps(figures), flush=True)
 

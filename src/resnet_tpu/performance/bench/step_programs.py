@@ -1,4 +1,4 @@
-"""The training steps that `bench step` compares: what they train, and how each is made."""
+"""The training steps that `bench step` compares: the network they train, and how to make each."""
 
 import functools
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import OPTIONS, Config
 from resnet_tpu.performance.bench.compare import Peer
 
-if TYPE_CHECKING:  # the peers' processes do without JAX
+if TYPE_CHECKING:  # the peers' processes do not import JAX
     from jax.sharding import Mesh
 
     from resnet_tpu.training.kernel_setting import KernelSetting
@@ -21,12 +21,12 @@ DEPTHS = (18, 20, 34, 50)
 AUTO = "auto"
 
 Step = Callable[[], float]
-"""Makes one update, always with the same batch, that is complete on return; gives the loss before it."""
+"""Makes one update, always with the same batch, which is complete on return. Returns the loss before it."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """What is trained: `50:224:16` is ResNet-50 on images of 224 px in batches of 16; `50:224:16:gpu` names kernels."""
+    """What to train: `50:224:16` is ResNet-50 on images of 224 px in batches of 16; `50:224:16:gpu` names kernels."""
 
     depth: int
     image_size: int
@@ -36,7 +36,7 @@ class Case:
 
     @classmethod
     def parse(cls, text: str) -> "Case":
-        """From `depth:image_size:batch_size`, with `:kernels` or without. Raises UserError."""
+        """Parses `depth:image_size:batch_size` or `depth:image_size:batch_size:kernels`. Raises UserError."""
         *numbers, kernels = (text if text.count(":") > 2 else f"{text}:{AUTO}").split(":")
         try:
             depth, image_size, batch_size = map(int, numbers)
@@ -59,9 +59,9 @@ class Case:
         return f"ResNet-{self.depth}, {self.image_size} px, batch {self.batch_size}{kernels}"
 
     def config(self, precision: str) -> Config:
-        """The options that ours and PyTorch follow. The weight decay is large so that `--check` sees it.
+        """The options of our step and PyTorch's. The weight decay is so large that `--check` detects mistakes in it.
 
-        A training this short uses kernels that were timed before, and times none itself.
+        A run this short uses kernels that were timed before, and times none itself.
         """
         return Config().replace(
             resnet_depth=self.depth,
@@ -79,7 +79,7 @@ class Case:
         )
 
     def batch(self) -> dict[str, np.ndarray]:
-        """The same random images and labels for everyone."""
+        """Random images and labels, the same for all programs."""
         rng = np.random.default_rng(0)
         shape = (self.batch_size, self.image_size, self.image_size, 3)
         return {
@@ -90,7 +90,7 @@ class Case:
 
 
 def choose_ours(case: Case, precision: str) -> "tuple[Config, Mesh, KernelSetting]":
-    """The options, the device and the kernels of resnet-tpu, as `train` would choose them here."""
+    """The options, device and kernels of resnet-tpu, as `train` would choose them here."""
     import jax
 
     from resnet_tpu.parallel import distributed
@@ -158,13 +158,13 @@ def _device_of_torch() -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Program(Peer):
-    """A program that is compared, and how to make its step."""
+    """A program to compare, and how to make its step."""
 
     make: Callable[[Case, str], tuple[Any, Step]]
     keeps_memory: bool = False
-    """Whether it runs with settings of the C library that keep freed memory, as ours does by itself."""
+    """Whether to run it with settings of the C library that keep freed memory, as our program does by itself."""
     device: Callable[[], str] = _device_of_jax
-    """Gives the kind of device that it computes on: cpu, gpu or tpu."""
+    """Returns the kind of device that it computes on: cpu, gpu or tpu."""
     only_on: str = ""
     """The only kind of device that it is meant for; empty: any."""
 
@@ -173,7 +173,7 @@ KEEP_HEAP = (
     "GLIBC_TUNABLES=glibc.malloc.hugetlb=1:glibc.malloc.arena_max=1:"
     "glibc.malloc.mmap_threshold=17179869184:glibc.malloc.trim_threshold=17179869184"
 )
-"""Makes the C library (Linux, glibc >= 2.35) ask for huge pages and never give memory back."""
+"""Makes the C library (Linux, glibc >= 2.35) request huge pages and never return memory."""
 
 OURS = "ours"
 PROGRAMS = {

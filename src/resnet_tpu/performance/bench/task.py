@@ -1,4 +1,4 @@
-"""The task of all programs that `bench input` compares, and the measurement of one of them."""
+"""The task of the programs that `bench input` compares, and the measurement of a program."""
 
 import time
 from collections.abc import Iterator
@@ -11,19 +11,19 @@ from resnet_tpu.system.cpu_time import cpu_secs_of_family
 
 @dataclass(frozen=True)
 class Task:
-    """Random crops of all records, shuffled, in batches, for ever; timed after a warm-up."""
+    """Endless batches of random crops of all records, shuffled; timed after a warm-up."""
 
     records: str  # folder of train-*
-    num_images: int  # in the records; as many are read to warm up the caches
+    num_images: int  # in the records; this many are read to fill the caches
     image_size: int
     resize_method: Literal["bicubic", "bilinear"]
     num_parallel_calls: int
     batch_size: int
     seconds: float
-    options: dict[str, Any]  # of ours, by name
+    options: dict[str, Any]  # of our pipeline, by name
 
     def data(self) -> DataConfig:
-        """The options of ours."""
+        """The options of our pipeline."""
         return (
             Config()
             .replace(
@@ -38,14 +38,14 @@ class Task:
 
     @property
     def warmup_batches(self) -> int:
-        """How many batches come before the timed ones."""
+        """The number of batches before the timed ones."""
         return self.num_images // self.batch_size + 2
 
 
 def measure(batches: Iterator[Any], task: Task) -> dict[str, float]:
-    """Images per second, and CPU time of all processes per image. Batches are dropped as they come.
+    """Images per second, and CPU time of all processes per image. Batches are discarded as they arrive.
 
-    The first epoch is not counted: after it, files come from memory and caches are full.
+    The first epoch does not count: after it, files come from memory and caches are full.
     """
     for _ in range(task.warmup_batches):
         next(batches)

@@ -1,11 +1,11 @@
-"""The same ResNet in PyTorch, written for comparison: what a PyTorch user would run instead.
+"""The same ResNet in PyTorch, for comparison, written as a PyTorch user would write it.
 
 It computes what `resnet_tpu.models` computes (`resnet-tpu bench step --check` compares the two): post-activation
 blocks with the stride in the 3x3 convolution, a projection in the first block of every group, the last batch norm of
 every branch starting at 0, no bias in convolutions, the same distributions of initial weights.
 
-Idioms that make PyTorch fast are used: channels_last memory, in-place ReLU, the fused optimizer; on a GPU, where there
-is one, also `torch.compile` with CUDA graphs, if asked for.
+It uses the idioms that make PyTorch fast: channels_last memory, in-place ReLU, the fused optimizer; on a GPU, if asked
+for, also `torch.compile` with CUDA graphs.
 """
 
 import math
@@ -22,17 +22,17 @@ CIFAR_DEPTH = 20
 MEAN_RGB = (123.675, 116.28, 103.53)
 STDDEV_RGB = (58.395, 57.12, 57.375)
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-"""Where networks are made: on a GPU if this PyTorch can use one."""
+"""The device of networks: a GPU if this PyTorch can use one."""
 
 
 class ConvNorm(nn.Module):
-    """A convolution without bias, then batch norm with the running statistics moving by a tenth per step."""
+    """A convolution without bias, then batch norm, whose running statistics move by a tenth per step."""
 
     def __init__(self, in_features: int, out_features: int, size: int, stride: int = 1, *, last: bool = False) -> None:
         super().__init__()
         self.conv = nn.Conv2d(in_features, out_features, size, stride, padding=(size - 1) // 2, bias=False)
         self.norm = nn.BatchNorm2d(out_features, eps=1e-5, momentum=0.1)
-        std = math.sqrt(1 / (in_features * size * size)) / 0.87962566103423978  # of the normal before truncation
+        std = math.sqrt(1 / (in_features * size * size)) / 0.87962566103423978  # before truncation
         nn.init.trunc_normal_(self.conv.weight, std=std, a=-2 * std, b=2 * std)
         if last:
             nn.init.zeros_(self.norm.weight)
@@ -43,7 +43,7 @@ class ConvNorm(nn.Module):
 
 
 class Block(nn.Module):
-    """A residual block: the convolutions, and the shortcut's where there is one."""
+    """A residual block: its convolutions, and that of the shortcut, if any."""
 
     def __init__(self, convs: list[ConvNorm], projection: ConvNorm | None) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class Block(nn.Module):
 
 
 class ResNet(nn.Module):
-    """Normalised images [n, 3, h, w] in, float32 logits [n, num_classes] out. depth: 18, 34, 50, or CIFAR's 20."""
+    """Normalised images [n, 3, h, w] -> float32 logits [n, num_classes]. depth: 18, 34, 50, or 20 for CIFAR."""
 
     def __init__(self, depth: int, num_classes: int) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ class ResNet(nn.Module):
         nn.init.zeros_(self.dense.bias)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Batch norm follows `train()` and `eval()`."""
+        """Batch norm uses the mode set by `train()` or `eval()`."""
         x = functional.relu(self.stem(images), inplace=True)
         if not self.is_small:
             # TensorFlow's SAME: an even side is padded by one pixel, after the image
@@ -104,13 +104,13 @@ def _block(in_features: int, width: int, stride: int, *, bottleneck: bool, proje
 def build(depth: int, num_classes: int, *, seed: int) -> ResNet:
     """A new network in channels_last memory, its weights drawn from `seed`."""
     torch.manual_seed(seed)
-    # torch's own stubs leave the memory format out of Module.to
+    # torch's own stubs omit the memory format of Module.to
     model: Any = ResNet(depth, num_classes)
     return model.to(device=DEVICE, memory_format=torch.channels_last)
 
 
 def make_optimizer(model: ResNet, *, momentum: float, nesterov: bool, weight_decay: float) -> torch.optim.SGD:
-    """Momentum SGD whose weight decay leaves batch norm alone. The learning rate is given to every step."""
+    """Momentum SGD without weight decay for batch norm. The learning rate is passed to every step."""
     named = list(model.named_parameters())
     norms = [value for name, value in named if ".norm." in name]
     others = [value for name, value in named if ".norm." not in name]
@@ -148,7 +148,7 @@ def make_train_step(
 
 
 def count_correct(model: ResNet, images: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> tuple[int, int]:
-    """(how many images of weight 1 the network gets right, how many there are)."""
+    """(number of images of weight 1 that the network classifies correctly, number of images of weight 1)."""
     model.eval()
     with torch.inference_mode():
         right = model(normalize(put(images))).argmax(1).cpu().numpy() == labels
@@ -178,7 +178,7 @@ def sum_of_squares(model: ResNet) -> float:
 
 
 def copy_weights(model: ResNet, params: Mapping[str, Any]) -> None:
-    """Puts the parameters of a network of resnet_tpu of the same depth into `model`."""
+    """Copies the parameters of a resnet_tpu network of the same depth into `model`."""
 
     def copy(into: ConvNorm, source: Mapping[str, Any]) -> None:
         into.conv.weight.copy_(_tensor(source["conv"]["kernel"]).permute(3, 2, 0, 1))

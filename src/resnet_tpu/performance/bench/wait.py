@@ -1,9 +1,9 @@
-"""How long a device waits for its images in trainings with the basic and the optimized input pipeline.
+"""Measures how long a device waits for images when training with the basic and the optimized input pipeline.
 
-The step needs a little less than what the optimized pipeline can give. On GPU and TPU it is the real training step. On
-a CPU a real step would compete with the decoders for the cores, as no accelerator does; so there a stand-in takes its
-place, which sleeps for as long as the device would compute. All else is an ordinary training: the same loop, the same
-hand-over of batches, and the share of time waited for input as recorded in its `metrics.jsonl`.
+The step takes slightly fewer images/s than the optimized pipeline delivers. On GPU and TPU it is the real step. On a
+CPU, a real step would compete with the decoders for the cores, which no accelerator does. So a stand-in replaces it,
+which sleeps for as long as the device would compute. All else is ordinary training: the same loop, the same transfer
+of batches, and the share of time waited for input as recorded in its `metrics.jsonl`.
 """
 
 import dataclasses
@@ -49,7 +49,7 @@ PIPELINES: dict[str, dict[str, str | None]] = {
     },
     "optimized": {"input_pipeline": "optimized"},
 }
-_HEADROOM = 1.25  # the device's time over the loader's, whose cores also do the hand-over
+_HEADROOM = 1.25  # the device's time over the loader's, whose cores also transfer the batches
 _MIN_STEPS = 4
 _STEPS_OF_A_DEVICE = 50
 _THIS = [sys.executable, "-m", "resnet_tpu.performance.bench.wait"]
@@ -71,11 +71,11 @@ class WaitBenchOptions(BenchOptions):
 def bench_wait(where: str, config: Config, options: WaitBenchOptions, command: Sequence[str]) -> None:
     """Trains on the photos of `where` (drawn ones if empty) with both pipelines, and shows how long the device waited.
 
-    config: options of the data, and of the network where it is the real step. command: what the user typed, for the
-    record. Raises UserError when a training fails.
+    config: options of the data, and of the network if the step is real. command: as typed, for the record. Raises
+    UserError when training fails.
     """
     options.check_files()
-    # in a process of its own: this one would keep the device from the others
+    # in a process of its own, as this one would keep the device from the others
     device = child.run("the device", [*_THIS, "device", json.dumps(config.run.use_tpu)])
     with tempfile.TemporaryDirectory() as folder:
         records = Path(folder, "records")
@@ -103,7 +103,7 @@ def bench_wait(where: str, config: Config, options: WaitBenchOptions, command: S
 
 
 def _calibrate(config: Config, options: WaitBenchOptions) -> float:
-    """Milliseconds per batch of a device that the optimized pipeline can just keep busy."""
+    """The milliseconds per batch of a device that the optimized pipeline can just keep busy."""
     speed = child.run("the input pipeline", run_alone("ours", our_task(config, options)))["images_per_sec"]
     device_ms = _HEADROOM * 1000 * options.batch_size / speed
     log.info("The input gives %.0f images/s; the device takes %.1f ms for a batch.", speed, device_ms)
@@ -115,7 +115,7 @@ def _command(config: Config, device_ms: float | None, options: WaitBenchOptions)
     steps = max(steps, options.num_images // options.batch_size + _MIN_STEPS)  # caches are full after the first loop
     changes = {"train_steps": 3 * steps, "iterations_per_loop": steps, "num_label_classes": 2}
     if device_ms is not None:
-        changes |= _SMALL_NETWORK  # nothing is computed with it
+        changes |= _SMALL_NETWORK  # the stand-in computes nothing
     run = {"options": config.replace(**changes).flat(), "device_ms": device_ms}
     return [*_THIS, "train", json.dumps(run)]
 
@@ -132,7 +132,7 @@ def _tabulate(outputs: Outputs, config: Config, note: str) -> Grid:
 
 
 class _Pending:
-    """The result of a step still running on the device: as much of a `jax.Array` as the training loop uses."""
+    """The result of a step still running on the device, with the part of `jax.Array` that the training loop uses."""
 
     is_fully_addressable = True
 
@@ -140,7 +140,7 @@ class _Pending:
         self._done = done
 
     def copy_to_host_async(self) -> None:
-        """Nothing to do: it will be on the host."""
+        """Does nothing: the result will be on the host."""
 
     def block_until_ready(self) -> "_Pending":
         """Waits for the end of the step."""
@@ -152,7 +152,7 @@ class _Pending:
 
 
 def make_device(device_ms: float) -> TrainStep:
-    """A stand-in for a training step on a device of its own: takes `device_ms`, asks for no core, learns nothing.
+    """A stand-in for a training step on a separate device: it takes `device_ms`, uses no core, and learns nothing.
 
     Like a device, it works on one step at a time, once the batch has arrived, while the host continues at once.
     """
@@ -172,14 +172,14 @@ def make_device(device_ms: float) -> TrainStep:
 
 
 def _run(arguments: Sequence[str]) -> None:
-    """What is done in a process of its own, with its arguments as JSON: `train` or `device`."""
+    """Runs in a process of its own. arguments: `train` or `device`, and its arguments as JSON."""
     what, text = arguments
     figures = {"train": _train, "device": _describe_device}[what](json.loads(text))
     print(json.dumps(figures), flush=True)
 
 
 def _train(run: Mapping[str, Any]) -> dict[str, float]:
-    """Speed and wait in the middle one of three loops: the first begins and the last ends with a device at rest."""
+    """Speed and wait in the second of three loops: the first begins and the last ends with an idle device."""
     step = None if run["device_ms"] is None else make_device(run["device_ms"])
     with tempfile.TemporaryDirectory() as model_dir:
         config = Config().replace(**run["options"]).replace(model_dir=model_dir)

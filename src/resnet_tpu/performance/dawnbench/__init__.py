@@ -1,1 +1,1 @@
-"""The DAWNBench job: a training whose every epoch is evaluated, and its `results.tsv`."""
+"""The DAWNBench job: training with an evaluation of every epoch, and its `results.tsv`."""

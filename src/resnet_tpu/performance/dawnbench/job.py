@@ -32,7 +32,7 @@ _ALL = 10**9
 
 
 class Phase(NamedTuple):
-    """A part of the fast training: up to which epoch, the side of its images, whether from `data_dir_small`."""
+    """A phase of fast training: its last epoch, the size of its images, whether these are from `data_dir_small`."""
 
     last_epoch: int
     image_size: int
@@ -40,18 +40,18 @@ class Phase(NamedTuple):
 
 
 FAST = (Phase(18, 128, is_small=True), Phase(41, 224, is_small=False), Phase(50, 288, is_small=False))
-"""The original's fast training."""
+"""The phases of the original's fast training."""
 
 FAST_BOUNDARIES = "4,21,35,43"
 """Its `learning_rate_boundaries`."""
 
 
 def dawnbench(config: Config, options: DawnbenchOptions) -> None:
-    """Runs the job, or resumes it: at its end, `model_dir/results.tsv` has a row per epoch.
+    """Runs or resumes the job. At its end, `model_dir/results.tsv` has a row per epoch.
 
-    Mode train_and_eval trains here and evaluates in a second process, on the CPU where the training has the TPU; train
-    only trains; eval only evaluates what appears in `model_dir`, on this or another machine, until the last step.
-    Raises UserError for options, data or checkpoints that do not fit, and when the evaluation failed.
+    Mode train_and_eval trains in this process and evaluates in a second one, on the CPU if training uses a TPU; train
+    only trains; eval only evaluates the checkpoints that appear in `model_dir`, on this or another machine, until the
+    last step. Raises UserError for options, data or checkpoints that do not fit, and when the evaluation failed.
     """
     _check(config, options)
     with hosts.connected(config.run):
@@ -64,7 +64,7 @@ def dawnbench(config: Config, options: DawnbenchOptions) -> None:
 def _train(config: Config, options: DawnbenchOptions) -> None:
     config = config.replace(num_train_images=config.data.num_train_images or len(open_source(config.data, "train")))
     phases = phases_of(config, options)
-    open_source(config.data, "validation")  # what is missing is said now, not hours later
+    open_source(config.data, "validation")  # reports missing data now, not hours later
     for phase in phases:
         check_training(phase)
     with _evaluation(config, lengths_of(phases[-1]).total):
@@ -100,7 +100,7 @@ def _check(config: Config, options: DawnbenchOptions) -> None:
 
 
 def phases_of(config: Config, options: DawnbenchOptions) -> list[Config]:
-    """The trainings that follow each other in `model_dir`, each up to its own train_steps."""
+    """The options of the successive phases of training in `model_dir`, each up to its own train_steps."""
     whole = config.replace(
         mode="train",
         save_checkpoints_steps=config.train.save_checkpoints_steps or "1epochs",
@@ -123,14 +123,14 @@ def phases_of(config: Config, options: DawnbenchOptions) -> list[Config]:
 
 
 def _unfinished(phases: list[Config]) -> list[Config]:
-    """The phases that the newest checkpoint has not passed; at least the last, which says that nothing is left."""
+    """The phases that the newest checkpoint has not completed; at least the last, which logs if it is complete too."""
     steps = folders.steps_of_run(phases[0].run.model_dir)
     newest = steps[-1] if steps else 0
     return [phase for phase in phases if lengths_of(phase).total > newest] or phases[-1:]
 
 
 def _mark_start(config: Config, options: DawnbenchOptions) -> None:
-    """Writes what the job is, and, the first time, when it starts."""
+    """Writes the job's options and, the first time, the time when it starts."""
     write_job(config, options)
     start = storage.join(config.run.model_dir, START)
     if not storage.exists(start):
@@ -139,7 +139,7 @@ def _mark_start(config: Config, options: DawnbenchOptions) -> None:
 
 @contextlib.contextmanager
 def _evaluation(config: Config, last_step: int) -> Iterator[None]:
-    """While training, evaluates in a second process when the mode says so; waits for it at the end."""
+    """Within the block, evaluates in a second process if the mode says so; waits for it at the end."""
     if config.run.mode == "train":
         yield
         return
@@ -148,9 +148,9 @@ def _evaluation(config: Config, last_step: int) -> Iterator[None]:
         do = "Run --mode=train on all of them, and --mode=eval on one machine beside them or afterwards."
         raise UserError("mode", got, "train or eval", do)
     backend = jax.default_backend()
-    if backend == "tpu":  # it belongs to one process
+    if backend == "tpu":  # only one process can use it
         config = config.replace(use_tpu=False)
-    elif backend == "gpu":  # the training has most of its memory already
+    elif backend == "gpu":  # training has already taken most of its memory
         os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     process = multiprocessing.get_context("spawn").Process(target=_evaluate_beside, args=(config, last_step))
     process.start()
@@ -166,8 +166,8 @@ def _evaluation(config: Config, last_step: int) -> Iterator[None]:
 
 
 def _evaluate_beside(config: Config, last_step: int) -> None:
-    """The second process, which ends when the training does."""
-    os.environ["TTY_COMPATIBLE"] = "0"  # its bars would be drawn over the training's
+    """The second process. It ends if training ends early."""
+    os.environ["TTY_COMPATIBLE"] = "0"  # else its progress bars would overwrite those of training
 
     def work(_: object) -> None:
         distributed.start_jax(use_tpu=config.run.use_tpu)

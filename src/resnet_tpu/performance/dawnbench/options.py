@@ -18,7 +18,7 @@ _OF_A_PROCESS = ("model_dir", "mode", *OF_ONE_START)
 
 @dataclass(frozen=True)
 class DawnbenchOptions:
-    """The job's options in addition to those of a training."""
+    """The job's options in addition to those of training."""
 
     use_fast_lr: bool = option(
         False,
@@ -31,7 +31,7 @@ class DawnbenchOptions:
 
 
 def read_job(model_dir: str) -> Layer | None:
-    """What the job in `model_dir` was last started with; None when there is none. Raises UserError when damaged."""
+    """The options with which the job in `model_dir` was last started; None without a job. Raises UserError."""
     path = storage.join(model_dir, _FILE)
     if not model_dir or not storage.exists(path):
         return None
@@ -42,7 +42,7 @@ def read_job(model_dir: str) -> Layer | None:
 
 
 def write_job(config: Config, options: DawnbenchOptions) -> None:
-    """Writes down what `read_job` reads: all but where the job is and which part of it this process does."""
+    """Writes the file that `read_job` reads: all options but `model_dir` and `mode`."""
     values = {name: value for name, value in config.flat().items() if name not in _OF_A_PROCESS}
     text = json.dumps({**dataclasses.asdict(options), **values}, indent=2)
     storage.make_dir(config.run.model_dir)

@@ -1,4 +1,4 @@
-"""What the DAWNBench job reports: every checkpoint evaluated, and `results.tsv`."""
+"""The report of the DAWNBench job: evaluates every checkpoint, and writes `results.tsv`."""
 
 import contextlib
 import functools
@@ -20,7 +20,7 @@ from resnet_tpu.training.trained import load_trained
 log = logging.getLogger(__name__)
 
 START = "START"
-"""File in `model_dir` that holds when the training began, in unix seconds."""
+"""File in `model_dir` with the time when training began, in unix seconds."""
 
 RESULTS = "results.tsv"
 
@@ -29,7 +29,7 @@ TOP_5_GOAL = 93.0
 
 
 class Row(NamedTuple):
-    """A line of `results.tsv`: how far a checkpoint is, and its accuracies in percent."""
+    """A line of `results.tsv`: the epoch and hours of a checkpoint, and its accuracies in percent."""
 
     epoch: int
     hours: float
@@ -40,9 +40,9 @@ class Row(NamedTuple):
 def follow(config: Config, last_step: int, *, is_wanted: Callable[[], bool] = lambda: True) -> list[Row]:
     """Evaluates every checkpoint of `model_dir` as it appears, in order, and writes `results.tsv` after each.
 
-    Ends with the checkpoint of `last_step`, when none has appeared for `eval_timeout` seconds, or when `is_wanted` says
-    no. What was evaluated before is not evaluated again. The count of training images must be in the options.
-    Returns the rows of `results.tsv`. Raises DamagedCheckpointError.
+    Ends with the checkpoint of `last_step`, when none has appeared for `eval_timeout` seconds, or when `is_wanted`
+    returns False. Does not evaluate a checkpoint twice. `config` must contain the number of training images. Returns
+    the rows of `results.tsv`. Raises DamagedCheckpointError.
     """
     mesh = distributed.make_mesh(config.run.num_cores)
     folder = folders.folder_of(config.run.model_dir)
@@ -81,7 +81,7 @@ def _known_rows(config: Config, folder: str) -> dict[int, Row]:
 
 
 def _row(config: Config, path: str, metrics: dict[str, float]) -> Row:
-    """The original's figures: epochs by whole steps per epoch, hours from START to the writing of the checkpoint."""
+    """The original's figures: epochs, from whole steps per epoch; hours from START to the time of the checkpoint."""
     steps_per_epoch = max(config.data.images_per_epoch // config.train.train_batch_size, 1)
     seconds = orbax.written_at(path) - started_at(config.run.model_dir)
     accuracies = (100 * metrics["top_1_accuracy"], 100 * metrics["top_5_accuracy"])
@@ -89,7 +89,7 @@ def _row(config: Config, path: str, metrics: dict[str, float]) -> Row:
 
 
 def started_at(model_dir: str) -> float:
-    """When the job began, in unix seconds. Raises UserError for a file that does not say it."""
+    """The time when the job began, in unix seconds. Raises UserError if the file does not contain it."""
     path = storage.join(model_dir, START)
     text = storage.read_bytes(path).decode(errors="backslashreplace")
     with contextlib.suppress(ValueError):
@@ -100,7 +100,7 @@ def started_at(model_dir: str) -> float:
 
 
 def _write(config: Config, rows: dict[int, Row]) -> list[Row]:
-    """The rows in order, which are what `results.tsv` says now."""
+    """Writes the rows to `results.tsv` in order, and returns them."""
     ordered = [rows[step] for step in sorted(rows)]
     if hosts.is_first():
         write_tsv(config.run.model_dir, ordered)
@@ -108,14 +108,14 @@ def _write(config: Config, rows: dict[int, Row]) -> list[Row]:
 
 
 def write_tsv(model_dir: str, rows: list[Row]) -> None:
-    """Writes `results.tsv` in the form that DAWNBench takes: tabs, a header, percent with two decimals."""
+    """Writes `results.tsv` in the format of DAWNBench: tabs, a header, percent with two decimals."""
     lines = [f"{row.epoch}\t{row.hours:.6f}\t{row.top_1:.2f}\t{row.top_5:.2f}\n" for row in rows]
     header = "epoch\thours\ttop1Accuracy\ttop5Accuracy\n"
     storage.write_text(storage.join(model_dir, RESULTS), header + "".join(lines))
 
 
 def verdict(rows: list[Row]) -> str:
-    """In one sentence whether and when DAWNBench's goal was reached."""
+    """A sentence that says whether and when DAWNBench's goal was reached."""
     for row in rows:
         if row.top_5 >= TOP_5_GOAL:
             return f"Top-5 accuracy {TOP_5_GOAL:g} % first at epoch {row.epoch}, after {row.hours:.2f} hours."

@@ -1,1 +1,1 @@
-"""Estimates of what a training would be like on a TPU or a GPU that is not attached."""
+"""Estimates memory, speed and cost of training on a TPU or GPU that is not attached."""

@@ -1,4 +1,4 @@
-"""What to change where a plan does not fit, or could be better."""
+"""Advice on what to change if a plan does not fit, or could be better."""
 
 import dataclasses
 import math
@@ -7,7 +7,7 @@ from resnet_tpu.performance.plan.host import Host
 from resnet_tpu.performance.plan.plan import Plan, Step
 
 FEW_IMAGES = 32
-"""Images on a device; with fewer, it is poorly utilised."""
+"""With fewer images, a device is poorly utilised."""
 
 
 _SMALLER = {
@@ -15,12 +15,12 @@ _SMALLER = {
     "--short_side=256": (1.75, 0.40),
     "--short_side=256 --quality=90": (1.97, 0.29),
 }
-"""Ways to `prepare` ImageNet's photos: how many times as many images/s, and the fraction of the bytes; measured, see
-`benchmarks/figures.md`."""
+"""Ways to `prepare` ImageNet's photos: the factor by which images/s increase, and the remaining fraction of the bytes;
+measured, see `benchmarks/figures.md`."""
 
 
 def advise(plan: Plan) -> list[str]:
-    """Advice in sentences; none when there is nothing to say."""
+    """Advice in sentences; empty if there is none."""
     advice = []
     if plan.train and not plan.train.fits:
         advice += _fit_training(plan, plan.train)
@@ -40,7 +40,7 @@ def advise(plan: Plan) -> list[str]:
 
 
 def _feed(host: Host, wanted: float) -> str:
-    """What brings a host's images/s up to `wanted`."""
+    """Advice that brings a host's images/s up to `wanted`."""
     given = host.most_images_per_sec
     gap = f"A host gives {given:,.0f} images/s of the {wanted:,.0f} that its chips take: {host.limit} is the limit."
     for way, (speed, size) in _SMALLER.items():
@@ -53,7 +53,7 @@ def _feed(host: Host, wanted: float) -> str:
 
 
 def _fit_training(plan: Plan, step: Step) -> list[str]:
-    """A batch that may fit, if memory is proportional to it; and what the whole batch would need."""
+    """A batch that may fit, if memory is proportional to it, and the resources that the whole batch would need."""
     choices = ["a larger slice"]
     if step.needed:
         share = step.needed / plan.topology.device_memory

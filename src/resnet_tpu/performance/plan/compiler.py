@@ -1,4 +1,4 @@
-"""The compilers for TPUs and NVIDIA's GPUs, run without such devices: what they make of a step, and their estimates."""
+"""Compiles steps for TPUs and NVIDIA GPUs without such devices, and reads the compilers' estimates."""
 
 import dataclasses
 import functools
@@ -36,25 +36,25 @@ FORMAT = 6
 """Version of the files in the cache: raise it when `Estimate`, or how it is made, changes."""
 
 CUDA_PLUGINS = "jax-cuda13-pjrt", "jax-cuda12-pjrt"
-"""Packages, each of which brings XLA for CUDA."""
+"""Packages that each contain XLA for CUDA."""
 
 _ENVIRONMENT = {
-    "TPU_SKIP_MDS_QUERY": "1",  # asks no metadata server: where there is none, the request takes minutes to fail
+    "TPU_SKIP_MDS_QUERY": "1",  # without a metadata server, the request takes minutes to fail
     "TPU_WORKER_HOSTNAMES": "localhost",
     "TPU_WORKER_ID": "0",
-    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # works beside a training that holds the TPU
-    "TPU_ACCELERATOR_TYPE": "v5litepod-4",  # any will do: each topology says what to compile for
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # works while training holds the TPU
+    "TPU_ACCELERATOR_TYPE": "v5litepod-4",  # any will do: the topology determines what to compile for
 }
 _QUICK = {"xla_jf_convolution_performance_target": "0"}
-"""Takes the first form found for each convolution: the same buffers, compiled in half the time or less, which no longer
-grows with the batch; but it is a different program, mostly smaller, and its cycles mean nothing."""
+"""Takes the first form found for each convolution: the same buffers, compiled in half the time or less, regardless of
+the batch size; but it is a different program, mostly smaller, and its cycles are meaningless."""
 
 _NEEDED = re.compile(r"(?:total memory required for [\w ]+ \(|Used )([\d.]+)([KMGT]?)")
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
-class OutOfMemory(Exception):  # noqa: N818  # it is an answer
-    """The program needs more memory than a device has: `needed` bytes, as far as the compiler says."""
+class OutOfMemory(Exception):  # noqa: N818  # a result, not an error
+    """The program needs more memory than a device has: `needed` bytes, if the compiler says how many."""
 
     def __init__(self, needed: int | None) -> None:
         super().__init__(needed)
@@ -63,19 +63,19 @@ class OutOfMemory(Exception):  # noqa: N818  # it is an answer
 
 @dataclass(frozen=True)
 class Estimate:
-    """What the compiler says of one step, per device."""
+    """The compiler's estimates for one step, per device."""
 
     memory: Memory
     operations: tuple[Operation, ...]
 
     @property
     def cycles(self) -> int:
-        """The compiler's cycles of all operations, one after the other; some have none: see `Operation.cycles`."""
+        """The sum of the compiler's cycles for all operations. Some have none, see `Operation.cycles`."""
         return sum(operation.cycles or 0 for operation in self.operations)
 
 
 def libtpu_version() -> str:
-    """The version of the compiler that is installed."""
+    """The version of the installed compiler."""
     return importlib.metadata.version("libtpu")
 
 
@@ -88,7 +88,7 @@ def libtpu_of_training() -> SpecifierSet:
 def compiler_of(topology: Topology) -> str:
     """The compiler's name and version, such as `libtpu 0.0.42.1` or `jax-cuda13-pjrt 0.10.2`.
 
-    Raises UserError, naming what to install, when it is not installed.
+    Raises UserError, naming the package to install, if it is not installed.
     """
     if not topology.is_gpu:
         if importlib.util.find_spec("libtpu") is None:
@@ -108,7 +108,7 @@ def compiler_of(topology: Topology) -> str:
 
 
 def warn_of_other_libtpu() -> None:
-    """Warns if training would be compiled by another version of libtpu than the one that is installed."""
+    """Warns if training would use a version of libtpu other than the installed one."""
     version, of_training = libtpu_version(), libtpu_of_training()
     if not of_training.contains(version, prereleases=True):
         log.warning(
@@ -131,7 +131,7 @@ def devices_of(topology: Topology) -> tuple[Any, ...]:
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     bounds: dict[str, Any] = {"chip_config_name": topology.generation.chip_config}
-    if topology.chips == 1:  # a host has four otherwise; libtpu before 0.0.50 does not infer that one is meant
+    if topology.chips == 1:  # else a host has four; libtpu before 0.0.50 does not infer that one is meant
         bounds["chips_per_host_bounds"] = (1, 1, 1)
     found = topologies.get_topology_desc(platform="tpu", topology_name=topology.name, **bounds)
     return tuple(found.devices)
@@ -144,12 +144,12 @@ def compile_step(
     options: Mapping[str, str] | None = None,
     memory_only: bool = False,
 ) -> Estimate:
-    """Compiles a step that was lowered for `devices_of(topology)`; takes some minutes for a real one.
+    """Compiles a step that was lowered for `devices_of(topology)`, which takes minutes for a real one.
 
     options: compiler options in addition to those that the step was jitted with.
     memory_only: in less time. The result has no operations, and its program is a different, mostly smaller one.
-    What was compiled once is read from the user's cache: the same program for the same slice and compiler.
-    Raises OutOfMemory when it does not fit.
+    If the same program was compiled before for the same slice by the same compiler, reads the result from the user's
+    cache. Raises OutOfMemory if the program does not fit.
     """
     quick = _QUICK if memory_only and not topology.is_gpu else {}
     every = accepted_options(devices_of(topology)[0], {**(options or {}), **quick})
@@ -174,19 +174,19 @@ def _compile(
         return OutOfMemory(_needed(str(error)))
     module = parse_module(compiled.as_text() or "")
     memory = count_memory(module.entry, compiled.memory_analysis())
-    if memory.total > available:  # XLA for GPUs does not refuse it
+    if memory.total > available:  # XLA for GPUs does not raise an error
         return OutOfMemory(memory.total)
     return Estimate(memory, () if memory_only else list_operations(module))
 
 
 def _needed(message: str) -> int | None:
-    """The bytes that the compiler's error names."""
+    """The number of bytes in the compiler's error message."""
     found = _NEEDED.search(message)
     return int(float(found[1]) * _UNITS[found[2]]) if found else None
 
 
 def _cache_file(lowered: jax.stages.Lowered, topology: Topology, options: Mapping[str, str]) -> Path:
-    jitted = compiler_options_for(devices_of(topology)[0])  # which the program's text does not contain
+    jitted = compiler_options_for(devices_of(topology)[0])  # not contained in the program's text
     key = "\n".join([str(FORMAT), compiler_of(topology), topology.name, f"{jitted} {options}", lowered.as_text()])
     return Path(storage.cache_dir()) / "plan" / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
 

@@ -1,4 +1,4 @@
-"""What the generations of TPU can do, per chip."""
+"""Peak rates and sizes of the TPU generations, per chip."""
 
 from dataclasses import dataclass
 
@@ -7,20 +7,20 @@ GB, GIB = 1e9, 2**30
 
 @dataclass(frozen=True)
 class Generation:
-    """One generation of TPU, or a GPU. All rates and sizes are of a chip, peaks those of bfloat16."""
+    """A generation of TPU, or a GPU. All rates and sizes are per chip; peaks are for bfloat16."""
 
     name: str
-    devices: int  # that JAX sees in a chip: the cores of v2 and v3, on v4 and later the chip
+    devices: int  # that JAX sees in a chip: its cores on v2 and v3, the chip on v4 and later
     clock: float  # Hz
     peak_flops: float  # per second
     memory: float  # bytes
-    usable_memory: float  # bytes that the compiler gives to programs; it keeps the rest for itself
+    usable_memory: float  # bytes that the compiler gives to programs; it reserves the rest
     memory_bandwidth: float  # bytes/s
     network_bandwidth: float  # bytes/s to other chips of the slice, in one direction, over all links
-    chip_config: str  # how the compiler is told that a device is what JAX sees
+    chip_config: str  # tells the compiler which devices JAX sees
     shapes: tuple[str, ...]  # of its slices: how their chips are wired
     cores: int = 2  # of a chip of a TPU, as the names of slices count them: v4-8 has 4 chips, v5e-8 has 8
-    target: str = ""  # of a GPU: what XLA has to know of it; empty for a TPU
+    target: str = ""  # of a GPU: its description for XLA; empty for a TPU
     most_on_a_host: int = 4  # chips of the largest slice with a single host
 
 
@@ -50,8 +50,8 @@ GENERATIONS: dict[str, Generation] = {found.name: found for found in _TABLE}
   Cloud TPU (cloud.google.com/tpu/docs/system-architecture-tpu-vm);
 * clocks and links of v2 and v3: Norrie et al., "The Design Process for Google's Training Chips: TPUv2 and TPUv3",
   IEEE Micro 41(2), 2021; of v4: arXiv:2304.01433, table 4; of v5e: the book "How to Scale Your Model"
-  (jax-ml.github.io/scaling-book/tpus); of v5p and v6e: the peak divided by what the matrix units do in a cycle;
-* usable memory: the limits that libtpu 0.0.51 names when a program does not fit.
+  (jax-ml.github.io/scaling-book/tpus); of v5p and v6e: the peak divided by the matrix units' operations per cycle;
+* usable memory: the limits in libtpu 0.0.51's error messages for programs that do not fit.
 
 With these clocks, the compiler's cycles of a large matrix product come to 88 to 98 % of the peaks; to 70 % on v6e.
 """

@@ -1,12 +1,12 @@
-"""What each of NVIDIA's GPUs can do, and what XLA has to know about one that is not attached."""
+"""NVIDIA's GPUs: their peak rates, and their descriptions for XLA, which cannot query a GPU that is not attached."""
 
 from resnet_tpu.performance.plan.generations import GB, Generation
 
 _COUNTS = ("1", "2", "4", "8")
-"""Numbers of GPUs in one machine, connected by NVLink."""
+"""Possible numbers of GPUs in a machine, connected by NVLink."""
 
 PREALLOCATED = 0.75
-"""Fraction of a GPU's memory that JAX takes at its start and gives to programs (XLA_PYTHON_CLIENT_MEM_FRACTION)."""
+"""Fraction of a GPU's memory that JAX reserves at its start for programs (XLA_PYTHON_CLIENT_MEM_FRACTION)."""
 
 _TARGET = """
 gpu_device_info {{

@@ -1,4 +1,4 @@
-"""What the text of a compiled program says: its operations, for a TPU with the cycles that the compiler estimates."""
+"""Parses the text of a compiled program: its operations and, for a TPU, the compiler's estimates of their cycles."""
 
 import math
 import re
@@ -21,12 +21,12 @@ _FREE = {
     "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "partition-id", "replica-id",
     "opt-barrier", "while", "conditional", "call",
 }  # fmt: skip
-"""Operations without work of their own, or whose work is that of the computations they call."""
+"""Operations without work of their own, or whose work is done by the computations they call."""
 
 
 @dataclass(frozen=True)
 class Instruction:
-    """One operation of the program, as written."""
+    """An operation of the program, as written."""
 
     name: str
     shape: str
@@ -36,25 +36,25 @@ class Instruction:
 
     @property
     def op_name(self) -> str:
-        """Where in the Python program the operation comes from."""
+        """The origin of the operation in the Python program."""
         found = _OP_NAME.search(self.text)
         return found[1].replace("\\'", "'") if found else ""
 
     @property
     def cycles(self) -> int | None:
-        """The compiler's estimate, None where it gives none."""
+        """The compiler's estimate, None if there is none."""
         found = _CYCLES.search(self.text)
         return int(found[1]) if found else None
 
     @property
     def collective(self) -> str | None:
-        """The kind of collective operation that this is, if it is one."""
+        """The kind of collective operation, if this is one."""
         opcode = self.opcode.removesuffix("-start")
         return opcode if opcode in COLLECTIVES else None
 
     @property
     def has_work(self) -> bool:
-        """Whether a device spends time on this; fetching ahead (`copy-start`, `slice-start`) overlaps with the rest."""
+        """Whether a device spends time on this. Prefetching (`copy-start`, `slice-start`) overlaps with other work."""
         if self.opcode in _FREE or self.opcode.endswith(("-done", "-update")):
             return False
         return self.collective is not None or not self.opcode.endswith("-start")
@@ -72,7 +72,7 @@ class Module:
     computations: dict[str, Computation]
 
     def executed(self) -> Iterator[tuple[Instruction, Computation, int]]:
-        """(operation, the computation it is in, how often it runs) of every operation with work of its own."""
+        """(operation, its computation, number of times it runs) of every operation with work of its own."""
         yield from self._walk(self.entry, 1)
 
     def _walk(self, computation: Computation, times: int) -> Iterator[tuple[Instruction, Computation, int]]:
@@ -90,7 +90,7 @@ class Module:
         return self.computations.get(found[1], {}) if found else {}
 
     def _trips(self, instruction: Instruction) -> int:
-        """How often a loop runs that counts up to a constant, as those of `jax.lax.scan`; 1 for all else."""
+        """The iterations of a loop that counts up to a constant, like those of `jax.lax.scan`; 1 for all else."""
         found = _CONDITION.search(instruction.text)
         condition = self.computations.get(found[1], {}) if found else {}
         limits = [int(count[1]) for one in condition.values() if (count := _COUNT.match(one.text))]
@@ -104,7 +104,7 @@ class Module:
 
 
 def parse_module(text: str) -> Module:
-    """The operations of a compiled program from its text."""
+    """Parses the text of a compiled program."""
     computations: dict[str, Computation] = {}
     entry: Computation = {}
     current: Computation = {}
@@ -128,7 +128,7 @@ def _parse_instruction(name: str, rest: str) -> Instruction:
 
 
 def _closing(text: str) -> int:
-    """The index at which the parenthesis that `text` begins with is closed."""
+    """The index of the parenthesis that closes the one at the beginning of `text`."""
     depth = 0
     for index, letter in enumerate(text):
         depth += (letter == "(") - (letter == ")")
@@ -140,13 +140,13 @@ def _closing(text: str) -> int:
 def array_bytes(shape: str, *, padded: bool = True) -> int:
     """Bytes of the arrays in a shape such as `(f32[8]{0:T(128)}, bf16[3,3,64,64]{...})`.
 
-    padded: as they lie in memory, in whole tiles.
+    padded: as they are in memory, in whole tiles.
     """
     total = 0
     for kind, dims, order, tile in _ARRAY.findall(shape):
         sides = _numbers(dims)
         if padded:
-            for axis, side in zip(_numbers(order), reversed(_numbers(tile)), strict=False):  # a tile may have fewer
+            for axis, side in zip(_numbers(order), reversed(_numbers(tile)), strict=False):  # tiles may have fewer axes
                 sides[axis] = -(-sides[axis] // side) * side
         bits = _BITS.get(kind) or int(re.sub(r"\D", "", kind) or 0)
         total += math.prod(sides) * bits // 8

@@ -1,4 +1,4 @@
-"""The steps of a run, lowered for devices that are not attached."""
+"""Lowers the steps of a run for devices that are not attached."""
 
 import functools
 from typing import Any
@@ -17,7 +17,7 @@ from resnet_tpu.training.step import make_eval_step, train_step_of
 
 
 def lower_train_step(config: Config, mesh: Mesh, setting: KernelSetting | None = None) -> jax.stages.Lowered:
-    """One optimizer step of the whole batch. Counts of images and classes must be resolved, and the batch divide.
+    """One optimizer step of the whole batch. Counts must be resolved, and the batch divisible among the devices.
 
     setting: how the step is computed; None: as the options say, see `train_step_of`.
     """
@@ -42,7 +42,7 @@ def eval_batch_size(config: Config, devices: int) -> int:
 
 
 def _batch(config: Config, batch_size: int, mesh: Mesh) -> DeviceBatch:
-    """A batch as the loader makes it."""
+    """The shapes and shardings of a batch from the loader."""
     side = config.data.image_size
     shapes = {
         "image": jax.ShapeDtypeStruct((batch_size, side, side, 3), jnp.uint8),

@@ -1,4 +1,4 @@
-"""Where the memory of a device goes."""
+"""The use of a device's memory."""
 
 import dataclasses
 import re
@@ -30,14 +30,14 @@ class Memory:
 
     @property
     def total(self) -> int:
-        """All of it."""
+        """The sum of all kinds."""
         return sum(dataclasses.astuple(self))
 
 
 def count_memory(entry: Computation, stats: Any) -> Memory:
-    """The memory of a step from its arguments and from `compiled.memory_analysis()`.
+    """The memory of a step, from its arguments and from `compiled.memory_analysis()`.
 
-    Arguments are told apart by their names in `make_train_step` and `make_eval_step`.
+    Arguments are distinguished by their names in `make_train_step` and `make_eval_step`.
     """
     sizes = dict.fromkeys([*_OWNERS.values(), "other"], 0)
     for instruction in entry.values():

@@ -1,4 +1,4 @@
-"""What the operations of a compiled step are: which kind, of which layer, forward or backward."""
+"""The operations of a compiled step by kind, layer and direction."""
 
 import dataclasses
 import re
@@ -17,26 +17,26 @@ _BY_OPCODE = {
     "reduce-window": "pooling",
 }
 _BY_TARGET = {"conv": "convolution", "gemm": "matrix product", "blas": "matrix product"}
-"""By a part of the name of a library's function, as GPUs call them."""
+"""Kinds of library functions, which GPUs call, by a part of their name."""
 _TARGET = re.compile(r'custom_call_target="([^"]*)"')
 _BY_PRIMITIVE = {"select_and_scatter": "pooling", "select_and_scatter_add": "pooling", "reduce_window": "pooling"}
 
 
 @dataclass(frozen=True)
 class Operation:
-    """One operation of the compiled step, with all that the compiler fused into it."""
+    """An operation of the compiled step, with everything that the compiler fused into it."""
 
     name: str
     kind: str
-    layer: str  # such as group1/block1/conv1; empty outside of the network
-    direction: str  # forward, backward, update; empty where the program does not say
+    layer: str  # such as group1/block1/conv1; empty outside the network
+    direction: str  # forward, backward, update; empty if unknown
     count: int  # times in a step
-    cycles: int | None  # the compiler's estimate of all these times; None where it gives none
-    bytes: int  # read and written; of operations between devices the bytes of the result
+    cycles: int | None  # the compiler's estimate for all of these times; None if there is none
+    bytes: int  # read and written; for operations between devices, those of the result
 
 
 def list_operations(module: Module) -> tuple[Operation, ...]:
-    """All operations that a step carries out, in its order."""
+    """All operations that a step executes, in order."""
     executed = list(module.executed())
     trains = any("jvp(" in instruction.op_name for instruction, _, _ in executed)
     return tuple(
@@ -54,17 +54,17 @@ def list_operations(module: Module) -> tuple[Operation, ...]:
 
 
 def bytes_of(operations: Iterable[Operation]) -> int:
-    """Bytes that a device reads from its memory and writes to it in all these operations."""
+    """Bytes that a device reads from and writes to its memory in all these operations."""
     return sum(operation.bytes for operation in operations if operation.kind not in COLLECTIVES)
 
 
 def by_kind(operations: Iterable[Operation]) -> list[Operation]:
-    """One operation per kind and direction, of all layers; see `by_layer`."""
+    """One operation per kind and direction, summed over layers; see `by_layer`."""
     return by_layer(dataclasses.replace(one, layer="") for one in operations)
 
 
 def by_layer(operations: Iterable[Operation]) -> list[Operation]:
-    """One operation per kind, layer and direction, most cycles first; those without any last."""
+    """One operation per kind, layer and direction, most cycles first; those without cycles last."""
     groups: dict[tuple[str, str, str], list[Operation]] = defaultdict(list)
     for operation in operations:
         groups[operation.kind, operation.layer, operation.direction].append(operation)
@@ -96,7 +96,7 @@ def _kind(instruction: Instruction, body: Computation) -> str:
         return instruction.collective
     opcodes = {inner.opcode for inner in body.values()} | {instruction.opcode}
     primitive = instruction.op_name.rsplit("/", 1)[-1]
-    if primitive == "dot_general" and "convolution" in opcodes:  # how the TPU writes it
+    if primitive == "dot_general" and "convolution" in opcodes:  # a TPU computes it as a convolution
         return "matrix product"
     for opcode, kind in _BY_OPCODE.items():
         if opcode in opcodes:
@@ -113,7 +113,7 @@ def _kind(instruction: Instruction, body: Computation) -> str:
 
 
 def _library_kind(instruction: Instruction) -> str:
-    """What a library's function computes by its name, as on GPUs; empty for other calls."""
+    """The kind of a library function, as GPUs call them, from its name; empty for other calls."""
     target = _TARGET.search(instruction.text)
     return next((kind for part, kind in _BY_TARGET.items() if target and part in target[1].lower()), "")
 

@@ -1,4 +1,4 @@
-"""Plans as bars: speed, memory and cost of slices side by side."""
+"""Draws plans as bars: speed, memory and cost of slices side by side."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -18,9 +18,9 @@ _KINDS = [field.name for field in dataclasses.fields(Memory)]
 
 @mpl.rc_context(STYLE)
 def draw_plans(plans: Sequence[Plan]) -> Figure:
-    """One bar per slice: images/s, the memory of a device by kind, and hours; the cost where prices are known.
+    """One bar per slice: images/s, the memory of a device by kind, hours, and the cost if prices are known.
 
-    The steps are those of training, or of evaluation where only that was planned.
+    The steps are those of training, or of evaluation if only that was planned.
     """
     hours, costs = [plan.hours for plan in plans], [plan.cost for plan in plans]
     panels: list[tuple[str, Callable[[Axes], None]]] = [
@@ -55,12 +55,12 @@ def _bars(axes: Axes, values: Sequence[float | None], form: str) -> None:
     bars = axes.barh(range(len(values)), [number or 0 for number in values], color=COLOURS[0], height=0.62)
     labels = ["does not fit" if number is None else form.format(number) for number in values]
     axes.bar_label(bars, labels, padding=4)
-    axes.set_xticks([])  # the bars say their values
+    axes.set_xticks([])  # the bars show their values
     axes.set_xlim(0, 1.15 * max((number or 0 for number in values), default=0) or 1)
 
 
 def _draw_memory(axes: Axes, plans: Sequence[Plan]) -> None:
-    """Kinds of memory stacked in one bar, and a line where the memory of the device ends."""
+    """Stacks the kinds of memory in one bar per plan, with a line at the memory of the device."""
     left = [0.0] * len(plans)
     for kind, colour in zip(_KINDS, COLOURS, strict=False):
         found = [_step(plan).memory for plan in plans]

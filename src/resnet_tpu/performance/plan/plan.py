@@ -1,4 +1,4 @@
-"""What a run would be like on a TPU slice or on GPUs: does it fit, how fast, how long, at what price. Estimates."""
+"""Plans a run on a TPU slice or GPUs: estimates whether it fits, its speed, its duration and its cost."""
 
 import contextlib
 import math
@@ -25,13 +25,13 @@ from resnet_tpu.training.lengths import lengths_of
 from resnet_tpu.training.run import fill_in_counts
 
 PROGRAM = 0.03
-"""Fraction of a device's memory left to the program when only the rest is estimated. 0.01 to 0.26 GiB were seen."""
+"""Fraction of a device's memory left for the program when only the rest is estimated. 0.01 to 0.26 GiB were seen."""
 
 _ANY_LENGTH = {"num_train_images": 1_281_167, "train_steps": 112_590}
-"""Lengths to compile with: they are only numbers in the schedule, so runs of all lengths can share one program."""
+"""Lengths to compile with: they only change numbers in the schedule, so runs of all lengths can share one program."""
 
 Notice = Callable[[str], contextlib.AbstractContextManager[Any]]
-"""Says what is being done while it lasts: `with notice("compiling ..."):`."""
+"""Shows what is being done during a block: `with notice("compiling ..."):`."""
 
 
 @dataclass(frozen=True)
@@ -41,12 +41,12 @@ class Step:
     batch_size: int  # of the whole slice
     batch_per_device: int
     fits: bool
-    needed: int | None  # bytes on each device; of a program that does not fit as far as the compiler says
-    memory: Memory | None = None  # None when it does not fit, as all that follows
+    needed: int | None  # bytes on each device; if it does not fit, None unless the compiler says
+    memory: Memory | None = None  # None if the step does not fit, like all fields below
     time: Timing | None = None
     operations: tuple[Operation, ...] = ()  # summed by kind, layer and direction
-    utilisation: float | None = None  # of the matrix units: the network's FLOPs over the peak in that time
-    parts: int = 1  # into which the batch is split, one after the other
+    utilisation: float | None = None  # of the matrix units: the network's FLOPs relative to the peak in that time
+    parts: int = 1  # into which the batch is split; they run one after the other
 
     @property
     def images_per_second(self) -> float | None:
@@ -59,7 +59,7 @@ class Plan:
     """A run on a slice."""
 
     topology: Topology
-    devices: int  # that the run uses
+    devices: int  # used by the run
     train: Step | None
     eval: Step | None
     train_images: int
@@ -67,21 +67,21 @@ class Plan:
     train_steps: int
     evaluations: int
     price_per_chip_hour: float | None
-    host: Host | None  # what each gives; None: as much as the devices take
-    largest_batch: int | None  # that fits, of the whole slice; None when it was not looked for, or nothing fits
+    host: Host | None  # supplies images to its devices; None: as fast as they take them
+    largest_batch: int | None  # that fits on the whole slice; None if it was not searched, or nothing fits
     compiled_for: str  # the slice that the compiler was given
     compiler: str  # its name and version
 
     @property
     def fits(self) -> bool:
-        """Whether all that was compiled fits."""
+        """Whether all compiled steps fit."""
         return all(step.fits for step in (self.train, self.eval) if step)
 
     @property
     def hours(self) -> float | None:
-        """Hours of training and, where planned, its evaluations; None when training was not planned or does not fit.
+        """Hours of training and, if planned, its evaluations; None if training was not planned or does not fit.
 
-        Where supplying the images of a step takes longer than computing it, that time counts.
+        If supplying the images of a step takes longer than computing it, that time counts.
         """
         if not (self.train and self.train.time and self.fits):
             return None
@@ -92,7 +92,7 @@ class Plan:
 
     @property
     def input_wait(self) -> float | None:
-        """The fraction of a training in which the devices wait for images; None if the input is not known."""
+        """The fraction of a training in which the devices wait for images; None if the host's speed is not known."""
         if not (self.train and self.train.time and self.host):
             return None
         return 1 - self.train.time.total / self._seconds(self.train)
@@ -120,14 +120,14 @@ def plan(
     fast: bool = False,
     notice: Notice = contextlib.nullcontext,
 ) -> Plan:
-    """Compiles the steps that `mode` asks for, for the slice, and puts the compiler's estimates together.
+    """Compiles the steps that `mode` asks for, for the slice, and combines the compiler's estimates.
 
-    price_per_chip_hour: for the cost of the run. host: what each machine gives, so that waiting for images counts;
-    None: as much as the devices take.
-    search: also look for the largest training batch that fits.
-    fast: compile for four chips of the generation with as many images on each; transfers are those of the whole slice.
-    Takes minutes: see `compile_step`. Raises UserError for options that do not fit together, a batch that does not
-    divide, or when the compiler is not installed.
+    price_per_chip_hour: for the cost of the run. host: the speed at which each machine supplies images, so that waiting
+    for them counts; None: as fast as the devices take them.
+    search: also looks for the largest training batch that fits.
+    fast: compiles for four chips of the generation with as many images on each; transfers are those of the whole slice.
+    Takes minutes: see `compile_step`. Raises UserError for options that do not fit together, a batch that is not
+    divisible among the devices, or if the compiler is not installed.
     """
     require_config(config)
     check_kind("topology", topology, Topology, "Find it by its name: find_topology('v5e-8').")
@@ -175,7 +175,7 @@ def devices_used(config: Config, topology: Topology) -> int:
 
 
 def resolve_counts(config: Config) -> Config:
-    """The options with counts of images and classes, from the data; without data those of ImageNet."""
+    """The options with counts of images and classes, taken from the data, or from ImageNet if no data are given."""
     config = fill_in_counts(config, open_source(config.data, "train"))
     if config.run.mode == "train" or config.data.num_eval_images:
         return config
@@ -199,14 +199,14 @@ class _Planner:
         return self._step("eval", eval_batch_size(self._config, self.devices))
 
     def largest_batch(self, known: Step | None) -> int | None:
-        """The largest training batch of the whole slice that fits; `known` needs not be compiled again."""
+        """The largest training batch that fits on the whole slice. known: a compiled step, which saves compiling it."""
         unit = self.devices * self._config.optimizer.gradient_accumulation_steps
         available = (1 - PROGRAM) * self._topology.device_memory
 
         def needed(batch: int) -> float:
             if known and known.batch_size == batch * unit:
                 total = known.needed or math.inf
-                return min(total, available) if known.fits else total  # with its program, so that none is kept free
+                return min(total, available) if known.fits else total  # with its program: no room is reserved
             try:
                 return self._compile("train", batch * unit, memory_only=True).memory.total
             except OutOfMemory as error:

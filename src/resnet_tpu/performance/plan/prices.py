@@ -1,4 +1,4 @@
-"""Prices of chips, as the user gives them: the project knows none, because they change with region and contract."""
+"""Prices of chips. The user gives them, because they depend on region and contract."""
 
 from collections.abc import Mapping
 
@@ -27,5 +27,5 @@ def read_prices(text: str) -> dict[str, float]:
 
 
 def price_of(prices: Mapping[str, float], generation: str) -> float | None:
-    """The price for a generation, None where none was given."""
+    """The price for a generation, None if none was given."""
     return prices.get(generation, prices.get(""))

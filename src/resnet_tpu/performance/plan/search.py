@@ -1,27 +1,28 @@
-"""The largest batch that fits, in few compilations."""
+"""Finds the largest batch that fits, in few compilations."""
 
 import math
 from collections.abc import Callable
 
 MOST = 4096
-"""Images per device that are tried at most."""
+"""The largest batch per device to try."""
 
 GRAIN = 8
-"""Images by which the batch of a device changes: the TPU's tiles have 8 rows."""
+"""Step by which the batch per device changes: the TPU's tiles have 8 rows."""
 
 ENOUGH = 0.9
-"""Fraction of the available memory: a batch that takes this is accepted, as proving that the next fails costs most."""
+"""Fraction of the available memory: a batch that takes this is accepted, as most time goes into proving that the next
+fails."""
 
 AIM = 0.96
-"""Fraction of the available memory that a guess aims at: what fits only by recomputing values is slow."""
+"""Fraction of the available memory that a guess aims at: a program that fits only by recomputing values is slow."""
 
 
 def find_largest(needed: Callable[[int], float], available: float, start: int) -> int | None:
     """The largest batch per device for which `needed(batch)` bytes are at most `available`, or one that takes `ENOUGH`.
 
-    Begins at `start` and extrapolates linearly from what it has seen: usually two or three calls, each of which
-    compiles. Also ends when a batch larger by a 16th is known to fail. `needed` gives infinity for too much of unknown
-    size. At most `MOST`; None when not even one image fits.
+    Begins at `start` and extrapolates linearly from the results so far, usually with two or three calls, each of which
+    compiles. Also ends when a batch larger by a 16th is known to fail. needed: returns infinity for a batch that fails
+    with unknown size. The result is at most `MOST`, None if not even one image fits.
     """
     seen: dict[int, float] = {}
     fits, fails = 0, MOST + 1
@@ -43,7 +44,7 @@ def _tolerance(batch: int) -> int:
 
 
 def _guess(seen: dict[int, float], available: float, middle: float) -> float:
-    """Where the line through the two known batches nearest to the limit comes to `AIM`, else `middle`."""
+    """The batch at which the line through the two known points nearest to the limit reaches `AIM`, else `middle`."""
     known = sorted((abs(size - available), batch, size) for batch, size in seen.items() if math.isfinite(size))
     if not known:
         return middle

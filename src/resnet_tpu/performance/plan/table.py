@@ -1,4 +1,4 @@
-"""A plan for people and for programs."""
+"""Shows plans to people as tables, and to programs as JSON."""
 
 import dataclasses
 import json
@@ -21,7 +21,7 @@ _NOT_COUNTED = "checkpoints, compiling and the start of the slice"
 
 
 def render(plans: Sequence[Plan], *, top: int) -> RenderableType:
-    """What to rent, where the memory of a device goes, and the `top` groups of operations of each step."""
+    """Tables of what to rent, of the memory of a device, and of the `top` groups of operations of each step."""
     labels = dict.fromkeys(f"{label_of(plan)}, {plan.compiler}" for plan in plans)
     parts: list[RenderableType] = [f"Plan ({'; '.join(labels)})", _overview(plans), *_remarks(plans)]
     steps = [(plan, what, step) for plan in plans for what, step in _steps(plan) if step.memory]
@@ -35,7 +35,7 @@ def render(plans: Sequence[Plan], *, top: int) -> RenderableType:
 
 
 def label_of(plan: Plan) -> str:
-    """What its figures are: estimates, or for GPUs, where the compiler gives bytes and no time, bounds."""
+    """What the figures of a plan mean. For GPUs the compiler estimates bytes, but no time, so they are bounds."""
     return BOUND if plan.topology.is_gpu else LABEL
 
 
@@ -119,7 +119,7 @@ def _not_counted(plan: Plan) -> str:
 
 
 def _memory(steps: Sequence[tuple[Plan, str, Step]]) -> Table:
-    """Kinds of memory down, steps across; where a chip has two devices, also the sums of a chip."""
+    """A row per kind of memory, a column per step; if a chip has two devices, also the sums per chip."""
     table = Table("", box=box.SIMPLE)
     for plan, what, _ in steps:
         table.add_column(f"{plan.topology.name} {what}", justify="right")

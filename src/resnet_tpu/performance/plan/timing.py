@@ -1,4 +1,4 @@
-"""How long a step takes: on TPUs the compiler's estimate plus what it leaves out, on GPUs a lower bound."""
+"""The time of a step: on TPUs the compiler's estimate plus what it leaves out, on GPUs a lower bound."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -10,21 +10,21 @@ from resnet_tpu.performance.plan.topology import Topology
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds of one step, one operation after the other. On GPUs the compiler gives no time: the rest is a bound."""
+    """Seconds of a step, one operation after the other. On GPUs the compiler estimates no time; the rest is a bound."""
 
-    compiler: float  # cycles of the compiler, over the clock
-    memory: float  # operations for which the compiler gives no cycles: their bytes at the memory's full rate
+    compiler: float  # the compiler's cycles divided by the clock rate
+    memory: float  # operations without an estimate of cycles: their bytes at the memory's full rate
     network: float  # transfers between chips, likewise: their bytes at the network's full rate
     peak: float  # the network's multiplications and additions at the peak of the matrix units
 
     @property
     def total(self) -> float:
-        """All of it, and not less than the matrix units need."""
+        """The sum, but at least the time that the matrix units need."""
         return max(self.compiler + self.memory + self.network, self.peak)
 
 
 def time_step(operations: Iterable[Operation], topology: Topology, flops: float = 0.0) -> Timing:
-    """The time of these operations, `flops` of the network's among them, on a device of the slice."""
+    """The time of these operations on a device of the slice. flops: of the network, among them."""
     cycles, moved, sent = 0, 0, 0.0
     for operation in operations:
         if operation.cycles is not None:

@@ -21,7 +21,7 @@ class Topology:
 
     @property
     def name(self) -> str:
-        """The compiler's name, such as `v5e:2x4`; of GPUs `h200:8`."""
+        """The compiler's name, such as `v5e:2x4`; for GPUs `h200:8`."""
         return f"{self.generation.name}:{'x'.join(map(str, self.shape))}"
 
     @property
@@ -31,7 +31,7 @@ class Topology:
 
     @property
     def chips(self) -> int:
-        """How many chips: what is paid for."""
+        """The number of chips, which determines the price."""
         return math.prod(self.shape)
 
     @property
@@ -41,14 +41,14 @@ class Topology:
 
     @property
     def hosts(self) -> int:
-        """How many machines it has; the training runs on each."""
+        """The number of machines; training runs on each of them."""
         if self.is_gpu or self.chips <= self.generation.most_on_a_host:
             return 1
         return self.chips // _CHIPS_ON_A_HOST
 
     @property
     def devices(self) -> int:
-        """How many devices JAX sees: cores of v2 and v3, else chips."""
+        """The number of devices that JAX sees: cores on v2 and v3, else chips."""
         return self.chips * self.generation.devices
 
     @property
@@ -58,7 +58,7 @@ class Topology:
 
     @property
     def device_flops(self) -> float:
-        """bfloat16 peak of each device, per second."""
+        """bfloat16 peak of each device, FLOP/s."""
         return self.generation.peak_flops / self.generation.devices
 
     @property
@@ -89,7 +89,7 @@ def find_tpu_slice(name: str) -> Topology | None:
 
 
 def find_topology(name: str) -> Topology:
-    """The slice called `name`: `v5e:2x4` as the compiler calls it, or `v3-32` as Google Cloud does; or GPUs: `h200:8`.
+    """The slice called `name`: `v5e:2x4` as in the compiler, or `v3-32` as in Google Cloud; or GPUs: `h200:8`.
 
     Raises UserError, naming those that exist, for any other name.
     """

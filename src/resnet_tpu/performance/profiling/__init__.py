@@ -1,1 +1,1 @@
-"""Where the time of a training goes: in its input, in its steps."""
+"""Profiles training: shows where the time of its input and of its steps goes."""

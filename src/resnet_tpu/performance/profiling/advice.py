@@ -1,4 +1,4 @@
-"""What holds an input pipeline back, and the option that helps: figures in, sentences out."""
+"""Advice on an input pipeline, from its figures: what limits it, and the option that helps."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -7,9 +7,9 @@ from resnet_tpu import storage
 from resnet_tpu.options.config import DataConfig
 
 _ENOUGH = 0.9
-"""Share of their capacity from which on workers count as busy."""
+"""Workers count as busy from this share of their capacity on."""
 _NOTABLE = 0.3
-"""Share of the time or of the pixels from which on a remedy is worthwhile."""
+"""A remedy is worthwhile from this share of the time or of the pixels on."""
 _CACHE_SHARE = 0.5
 """Share of the free memory that a cache may take: the default of cache_memory."""
 
@@ -24,32 +24,32 @@ class Stage:
 
 @dataclass(frozen=True)
 class Photos:
-    """What the photos are like, from a sample."""
+    """Properties of the photos, from a sample."""
 
     num_images: int
     short_side: float  # median, px
-    excess: float  # share of the pixels that would go if the short side were at most `needed_side`
+    excess: float  # share of the pixels that would be removed if the short side were at most `needed_side`
     needed_side: int  # px
-    decoded_bytes: float  # what cache=decoded would take
+    decoded_bytes: float  # memory that cache=decoded would take
 
 
 @dataclass(frozen=True)
 class InputFigures:
-    """What was measured of an input pipeline. Speeds in images/s, of this host."""
+    """Measurements of an input pipeline. Speeds are in images/s, of this host."""
 
     speed: float
     decoder_speed: float | None
-    """Crop, decoding and resizing alone, of images in memory; None where nothing is decoded."""
+    """Speed of crop, decoding and resizing alone, with images in memory; None if nothing is decoded."""
     needed_speed: float | None
-    """What the training step takes when its data are ready; None: not known."""
+    """Speed of the training step when its data are ready; None if unknown."""
     cores: int
     workers: int
     busy_share: float
-    """Share of all cores in use by the loader while it ran."""
+    """Share of all cores that the loader used."""
     others_share: float
-    """Share of them in use by other programs meanwhile."""
+    """Share of all cores that other programs used meanwhile."""
     storage_share: float
-    """Share of its time for which a worker waits for storage."""
+    """Share of its time that a worker waits for storage."""
     step_shares_cores: bool
     """Whether the step runs on this machine's CPU."""
     free_bytes: float
@@ -58,7 +58,7 @@ class InputFigures:
     data: DataConfig
 
     def share(self, part: str) -> float:
-        """Share of the CPU time in the stages whose names begin with `part`."""
+        """Share of the CPU time spent in the stages whose names begin with `part`."""
         total = sum(stage.cpu_us for stage in self.stages)
         found = sum(stage.cpu_us for stage in self.stages if stage.name.startswith(part))
         return found / total if total else 0.0
@@ -66,14 +66,14 @@ class InputFigures:
 
 @dataclass(frozen=True)
 class Advice:
-    """A sentence or two; and the option to give, where there is one."""
+    """A sentence or two, and the option to give, if there is one."""
 
     text: str
     option: str = ""
 
 
 def advise(figures: InputFigures) -> list[Advice]:
-    """The verdict, and if the input is the limit, what to do, the most worthwhile first."""
+    """The verdict and, if the input is the limit, the remedies, the most worthwhile first."""
     speed, needed = figures.speed, figures.needed_speed
     if needed is not None and speed >= needed:
         text = f"The device is the limit: the input gives {speed / needed:.1f} times what the step takes."
@@ -94,7 +94,7 @@ def _remedies(figures: InputFigures) -> Iterator[Advice]:
     if data.input_pipeline == "basic":
         text = "The basic pipeline works on one image at a time, and only while the device waits."
         yield Advice(text, "--input_pipeline=optimized")
-        return  # the other figures say little about the optimized one
+        return  # the other figures hardly apply to the optimized pipeline
     if figures.workers < figures.cores:
         text = f"{figures.workers} of {figures.cores} cores decode images."
         yield Advice(text, f"--num_parallel_calls={figures.cores}")
@@ -137,7 +137,7 @@ def _for_photos(figures: InputFigures, photos: Photos) -> Iterator[Advice]:
 
 
 def _waits_for_lock(figures: InputFigures) -> bool:
-    """Whether cores that the threads could use are idle, used neither by them nor by other programs."""
+    """Whether cores are idle that the threads could use."""
     expected = min(figures.workers, figures.cores) / figures.cores
     in_use = figures.busy_share + figures.others_share
     return figures.data.input_workers != "processes" and in_use < _ENOUGH * expected

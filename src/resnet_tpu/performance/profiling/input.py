@@ -1,4 +1,4 @@
-"""The input pipeline of a run, measured: how fast it is, where its time goes, and what would help."""
+"""Profiles the input pipeline of a run: how fast it is, where its time goes, and what would help."""
 
 import dataclasses
 import logging
@@ -24,22 +24,22 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class InputProfile:
-    """Figures, where the needed speed comes from, and the advice that follows."""
+    """The figures, the origin of the needed speed, and the resulting advice."""
 
     figures: InputFigures
     needed_by: str
     speed_of_run: float | None
-    """What the step of the run in model_dir took."""
+    """The speed of the step of the run in model_dir."""
     advice: tuple[Advice, ...]
 
 
 def profile_input(
     config: Config, *, needed_speed: float | None, measures_step: bool, num_images: int, seconds: float
 ) -> InputProfile:
-    """Measures the loader of a training, its stages on a sample of `num_images`, and the step that it has to feed.
+    """Measures the loader of a run, its stages on a sample of `num_images`, and the step that it has to feed.
 
-    needed_speed: images/s that the input has to give, else they are measured, or read from the run in model_dir.
-    seconds: about how long each speed is measured. Raises as `train` for options and data that do not fit.
+    needed_speed: images/s that the input has to supply; None: measured, or read from the run in model_dir.
+    seconds: approximate time to measure each speed. Raises like `train` for options and data that do not fit.
     """
     check_options(config)
     distributed.start_jax(use_tpu=config.run.use_tpu)
@@ -47,7 +47,7 @@ def profile_input(
     config = fill_in_counts(config, source)
     mesh = distributed.make_mesh(config.run.num_cores)
     distributed.check_batch_divides(config, mesh.devices.size)
-    log.info("The stages of the input, on %d images ...", num_images)  # first, while files are not yet in memory
+    log.info("The stages of the input, on %d images ...", num_images)  # first, while files are not yet cached
     batch_size, seed = config.train.train_batch_size, config.train.seed
     sampled = sample_stages(source, config.data, batch_size=batch_size, seed=seed, num_images=num_images)
     log.info("The loader, for %g s%s ...", seconds, ", once the cache is full" if is_cached(config.data) else "")
@@ -86,12 +86,12 @@ def _decoder_speed(sampled: Sampled, source: Source, data: DataConfig, workers: 
 
 
 def _rest(loader_us: float, stages: tuple[Stage, ...]) -> Stage:
-    """What the loader takes beyond the stages: queues, threads that wait for each other, finished batches."""
+    """The CPU time of the loader outside the stages: queues, threads that wait for each other, finished batches."""
     return Stage(REST, max(0.0, loader_us - sum(stage.cpu_us for stage in stages)))
 
 
 def _photos(sampled: Sampled, data: DataConfig, num_images: int) -> Photos | None:
-    """What the sampled photos are like."""
+    """The properties of the sampled photos."""
     if not sampled.sides:
         return None
     needed = data.cached_short_side

@@ -1,4 +1,4 @@
-"""What the operations in a trace are: known from the compiled program, or guessed from their names."""
+"""Labels of the operations in a trace, from the compiled program, or guessed from their names."""
 
 import json
 import re
@@ -28,7 +28,7 @@ _SAYS_NOTHING = re.compile(r"(?:ynn_|loop_|input_|copy_|transpose_)*fusion[.\d]*
 
 
 class Label(NamedTuple):
-    """What an operation is, of which layer, and in which pass: forward, backward or update. Empty: not known."""
+    """An operation's kind, layer and pass (forward, backward or update). Empty if unknown."""
 
     kind: str
     layer: str = ""
@@ -36,7 +36,7 @@ class Label(NamedTuple):
 
 
 def labels_of(program: str) -> dict[str, Label]:
-    """The labels of all operations by name, from the text of the compiled program."""
+    """The labels of all operations, by name, from the text of the compiled program."""
     return {
         operation.name: Label(operation.kind, _single(operation.layer), operation.direction)
         for operation in list_operations(_with_origins(parse_module(program)))
@@ -44,14 +44,14 @@ def labels_of(program: str) -> dict[str, Label]:
 
 
 def _single(layer: str) -> str:
-    """The layer; empty for what was merged from several layers, such as the sum of all gradients."""
+    """The layer; empty for an operation merged from several layers, such as the sum of all gradients."""
     return "" if re.search("[:;]", layer) else layer
 
 
 def _with_origins(module: Module) -> Module:
     """The program; an operation without an origin gets that of the operations in it, or of the next ones that use it.
 
-    The CPU's compiler loses the origin of what it fuses or rewrites, such as the gradients of kernels.
+    The CPU's compiler loses the origin of operations that it fuses or rewrites, such as the gradients of kernels.
     """
     users: dict[str, list[str]] = defaultdict(list)
     origins = {}
@@ -71,7 +71,7 @@ def _with_origins(module: Module) -> Module:
 
 
 def guess_label(name: str) -> Label:
-    """The label of an operation of which nothing but the name is known, such as `transpose_copy_fusion.61`."""
+    """The label of an operation of which only the name is known, such as `transpose_copy_fusion.61`."""
     text = name.lower()
     if _SAYS_NOTHING.match(text):
         return Label("other")
@@ -79,15 +79,15 @@ def guess_label(name: str) -> Label:
 
 
 def write_labels(folder: str, labels: dict[str, Label], names: Iterable[str]) -> None:
-    """Writes the labels of the operations `names` beside the trace in `folder`."""
+    """Writes the labels of the operations in `names` beside the trace in `folder`."""
     text = json.dumps({name: labels[name] for name in sorted(set(names)) if name in labels}, indent=0)
     storage.write_text(storage.join(folder, _FILE), text + "\n")
 
 
 def read_labels(folder: str) -> dict[str, Label]:
-    """The labels beside the trace in `folder`; none where it was captured during a training.
+    """The labels beside the trace in `folder`; empty if the trace was captured during ordinary training.
 
-    Raises UserError when they are damaged.
+    Raises UserError if they are damaged.
     """
     path = storage.join(folder, _FILE)
     if not storage.exists(path):

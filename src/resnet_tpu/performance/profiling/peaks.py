@@ -8,7 +8,7 @@ _TPUS = {
     "TPU v2": "v2", "TPU v3": "v3", "TPU v4": "v4", "TPU v5 lite": "v5e", "TPU v5e": "v5e", "TPU v5": "v5p",
     "TPU v5p": "v5p", "TPU v6 lite": "v6e", "TPU v6e": "v6e",
 }  # fmt: skip
-"""Generations by what JAX calls their devices."""
+"""Generations by JAX's names of their devices."""
 
 _GPUS = {
     "H100 PCIe": 756e12, "H100 NVL": 835e12, "H100": 989e12, "H200 NVL": 835e12, "H200": 989e12, "B200": 2250e12,
@@ -19,7 +19,7 @@ sheets."""
 
 
 def find_peak(device_kind: str) -> float | None:
-    """The most FLOP/s in bfloat16 of one of JAX's devices, by its `device_kind`; None where it is not known.
+    """The peak FLOP/s in bfloat16 of one of JAX's devices, by its `device_kind`; None if unknown.
 
     A device is a core of a TPU v2 or v3, otherwise a chip.
     """

@@ -1,4 +1,4 @@
-"""Speeds in images per second: of the loader, of its decoder alone, and of the step that takes the images."""
+"""Measures speeds in images per second: of the loader, of its decoder alone, and of the training step."""
 
 import statistics
 import time
@@ -24,7 +24,7 @@ from resnet_tpu.training.kernels_of_run import resolve_kernels
 from resnet_tpu.training.reference import random_batch, random_state
 
 _MOST_PER_CPU = 32
-"""Images per step when a CPU's is measured: its speed hardly depends on it, a batch of 1024 takes minutes."""
+"""Images per step when measuring on a CPU: the speed hardly depends on it, and a batch of 1024 would take minutes."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class LoaderSpeed:
 
 
 def measure_loader(config: Config, source: Source, *, seconds: float) -> LoaderSpeed:
-    """Measures the loader as configured, for about `seconds`; with a cache, after a first epoch that fills it."""
+    """Measures the loader as configured, for about `seconds`; if it has a cache, after a first epoch that fills it."""
     batch_size = config.train.train_batch_size
     with train_batches(source, config.data, batch_size=batch_size, seed=config.train.seed) as batches:
         warm_up = len(source) if is_cached(config.data) else batch_size
@@ -61,7 +61,7 @@ def measure_loader(config: Config, source: Source, *, seconds: float) -> LoaderS
 def measure_decoder(
     encoded: Sequence[bytes], data: DataConfig, *, honour_exif: bool, threads: int, seconds: float
 ) -> float:
-    """Images per second that `threads` threads crop, decode and resize from files in memory, over about `seconds`."""
+    """Images per second that `threads` threads crop, decode and resize from files in memory, for about `seconds`."""
     stop_at = time.perf_counter() + seconds
 
     def run(first: int) -> int:
@@ -80,9 +80,9 @@ def measure_decoder(
 
 
 def measure_step(config: Config, mesh: Mesh, *, seconds: float) -> float:
-    """Images per second of the training step with data that are on the devices already, over about `seconds`.
+    """Images per second of the training step with data already on the devices, for about `seconds`.
 
-    The counts of images and classes must be resolved. On a CPU the batch is smaller than that of the training.
+    The counts of images and classes must be resolved. On a CPU the batch is smaller than in training.
     """
     if mesh.devices.flat[0].platform == "cpu":
         parts = mesh.devices.size * config.optimizer.gradient_accumulation_steps
@@ -100,7 +100,7 @@ def measure_step(config: Config, mesh: Mesh, *, seconds: float) -> float:
 
 
 def speed_of_run(model_dir: str) -> float | None:
-    """What the step of an earlier run took, in images/s, its waits for input left out; None without measurements."""
+    """The speed of the step of an earlier run in images/s, without waits for input; None without measurements."""
     rows = [row for row in read_metrics(model_dir) if row.get("images_per_sec") and row.get("input_wait_share", 1) < 1]
     speeds = [row["images_per_sec"] / (1 - row["input_wait_share"]) for row in rows]
     return statistics.median(speeds) if speeds else None

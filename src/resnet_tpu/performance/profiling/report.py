@@ -1,4 +1,4 @@
-"""Profiles for a terminal and for other programs."""
+"""Shows profiles on a terminal, and writes them as JSON."""
 
 import dataclasses
 import json
@@ -51,7 +51,7 @@ def show_train(profile: TrainProfile) -> RenderableType:
 
 
 def _speeds(profile: InputProfile) -> Table:
-    """Images per second, as far as known, by what gives or takes them."""
+    """Images per second, as far as known, of everything that supplies or takes them."""
     figures = profile.figures
     table = _table("Speed", "", "images/s")
     for name, speed in (

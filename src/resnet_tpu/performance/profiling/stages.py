@@ -1,4 +1,4 @@
-"""CPU time of each stage of the input pipeline, measured on one core by calling the stages themselves."""
+"""Measures the CPU time of each stage of the input pipeline, on one core, by calling the stages directly."""
 
 import contextlib
 import functools
@@ -39,7 +39,7 @@ _WARM_UP = 8  # images: caches, tables, imports on first use
 
 
 class Stopwatch:
-    """Adds up CPU and wall time by stage."""
+    """Sums CPU and wall time by stage."""
 
     def __init__(self) -> None:
         self.cpu_ns: dict[str, int] = defaultdict(int)
@@ -55,15 +55,15 @@ class Stopwatch:
 
 
 Reader = Callable[[Stopwatch, int], Sample]
-"""Gets the image at a position of the training, with the time that it takes."""
+"""Reads the image at a position of training, and times that."""
 
 
 @dataclass(frozen=True)
 class Sampled:
-    """What a sample of the training images says.
+    """Measurements of a sample of the training images.
 
-    stages: in their order, as far as the data go through them; storage_share: of the wall time, waiting for files that
-    no cache keeps; sides: (height, width) of the photos in pixels; encoded: their files.
+    stages: those that the data pass, in order; storage_share: of the wall time, waiting for files that no cache keeps;
+    sides: (height, width) of the photos in pixels; encoded: their files.
     """
 
     stages: tuple[Stage, ...]
@@ -73,14 +73,14 @@ class Sampled:
 
 
 def sample_stages(source: Source, data: DataConfig, *, batch_size: int, seed: int, num_images: int) -> Sampled:
-    """The stages from the order to augmentation, for the first `num_images` images of the training.
+    """Measures the stages from the order to augmentation, for the first `num_images` images of training.
 
-    Damaged ones are left out. Waiting for storage shows only for files that the operating system has not cached yet.
-    Requests to a bucket or to Bigtable are as large as in a training; since that has several under way at a time, the
-    wait is divided by their number.
+    Skips damaged images. Waits for storage occur only for files that the operating system has not cached yet. Requests
+    to a bucket or to Bigtable are as large as in training; as training has several in progress at a time, the wait is
+    divided by their number.
     """
     if choose_order(source, data, rows=batch_size) == "pieces":
-        records = [position % len(source) for position in range(num_images)]  # neighbours, as a piece is read
+        records = [position % len(source) for position in range(num_images)]  # neighbours, as in reading by pieces
     else:
         records = [record_at_position(position, num_records=len(source), seed=seed) for position in range(num_images)]
     _walk(Stopwatch(), source, data, seed, records[:_WARM_UP])
@@ -135,10 +135,10 @@ def _time_decoding(
     source: Source,
     data: DataConfig,
 ) -> None:
-    """Times what happens to an image file, whose pixels are `image`, between reading and augmentation.
+    """Times the stages between reading and augmentation for an image file, whose pixels are `image`.
 
-    The optimized pipeline decodes, crops and resizes in one call. It is timed twice, with the file and with finished
-    pixels: the difference is the decoder's time, and what the pixels take beyond the choice of the crop is resizing.
+    The optimized pipeline decodes, crops and resizes in one call, which is timed twice: with the file, and with decoded
+    pixels. The difference is decoding; the time for the pixels, less that to choose the crop, is resizing.
     """
     fill = functools.partial(
         train_image,
@@ -176,14 +176,14 @@ def _cpu_by_stage(watch: Stopwatch) -> dict[str, int]:
 
 
 def _waiting(watch: Stopwatch) -> float:
-    """Time for which reading waited, in ns; other programs are assumed to slow all stages down alike."""
+    """Time that reading waited, in ns, assuming that other programs slow all stages down alike."""
     computing = [name for name in watch.cpu_ns if name != READ]
     slowdown = sum(watch.wall_ns[name] for name in computing) / sum(watch.cpu_ns[name] for name in computing)
     return max(0.0, watch.wall_ns[READ] - slowdown * watch.cpu_ns[READ])
 
 
 def _reader(source: Source, data: DataConfig, records: Sequence[int]) -> Reader:
-    """Gets the images of these records; of TFRecords on a disk, reading and parsing are told apart."""
+    """A reader of these records. For TFRecords on a disk, it times reading and parsing separately."""
     if far := _read_ahead(source, data):
         return _remote_reader(far, records)
 
@@ -200,12 +200,12 @@ def _reader(source: Source, data: DataConfig, records: Sequence[int]) -> Reader:
 
 
 def _read_ahead(source: Source, data: DataConfig) -> RemoteSource | None:
-    """`source`, where a training would ask it for many images at once."""
+    """`source`, if training would request many images of it at once."""
     return None if data.input_pipeline == "basic" else as_remote(source)
 
 
 def _remote_reader(source: RemoteSource, records: Sequence[int]) -> Reader:
-    """Gets the images of these records, one after the other, by requests for as many as in a training."""
+    """A reader of these records, one after the other, whose requests are as large as in training."""
     found: list[Sample | RecordError] = []
 
     def read(watch: Stopwatch, position: int) -> Sample:
@@ -219,7 +219,7 @@ def _remote_reader(source: RemoteSource, records: Sequence[int]) -> Reader:
 
 
 def time_hand_over(config: Config, mesh: Mesh) -> Stage:
-    """The CPU time of bringing a batch to the devices, per image."""
+    """The CPU time per image to transfer a batch to the devices."""
     batch, spent = random_rows(config), []
     for _ in range(_TRANSFERS):
         begin = time.process_time()

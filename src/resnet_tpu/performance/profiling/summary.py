@@ -1,4 +1,4 @@
-"""Where the time of training steps goes, from their trace."""
+"""Summarises where the time of training steps goes, from their trace."""
 
 import itertools
 import statistics
@@ -13,7 +13,7 @@ from resnet_tpu.performance.profiling.trace import Event, Span, Trace
 
 @dataclass(frozen=True)
 class OperationTime:
-    """An operation with the time it takes in a step, in ms, what runs inside it left out, and its share of all."""
+    """An operation, its time per step in ms, without the operations inside it, and its share of all operations."""
 
     name: str
     label: Label
@@ -23,10 +23,10 @@ class OperationTime:
 
 @dataclass(frozen=True)
 class StepSummary:
-    """A step of training, in ms, from the start of one to the start of the next; shares are of the mean step.
+    """A training step in ms, from its start to the start of the next; shares are of the mean step.
 
-    Means over devices, where there are several. On the host, a step is a wait for the batch (`host_wait_ms`), the work
-    to hand it and the step to the devices (`host_work_ms`), and the wait for the end of an earlier step.
+    Averaged over devices. On the host, a step consists of a wait for the batch (`host_wait_ms`), the work to pass the
+    batch and the step to the devices (`host_work_ms`), and a wait for the end of an earlier step.
     """
 
     num_steps: int
@@ -36,15 +36,15 @@ class StepSummary:
     fastest_ms: float
     slowest_ms: float
     compute_ms: float
-    """The devices were busy."""
+    """Time in which the devices were busy."""
     input_wait_ms: float
-    """The devices had nothing to do while the host was waiting for a batch."""
+    """Time in which the devices were idle while the host waited for a batch."""
     other_idle_ms: float
-    """The devices had nothing to do for another reason: the host, or what comes between two loops."""
+    """Time in which the devices were idle for another reason: work of the host, or between two loops."""
     host_wait_ms: float
     host_work_ms: float
     operations: tuple[OperationTime, ...]
-    """The longest first. Threads of a CPU work side by side, so that these may be more than `compute_ms`."""
+    """The longest first. Threads of a CPU work in parallel, so their sum may exceed `compute_ms`."""
 
     @property
     def input_wait_share(self) -> float:
@@ -60,15 +60,15 @@ class StepSummary:
 
 
 def summarise(trace: Trace, labels: Mapping[str, Label]) -> StepSummary:
-    """The mean step between the first and the last of the trace. labels: what is known of the operations, by name.
+    """The mean step between the first and the last of the trace. labels: of the operations, by name, if known.
 
-    Raises UserError when the trace holds a single step.
+    Raises UserError if the trace contains a single step.
     """
     starts = [step.start for step in trace.steps]
     num_steps = len(starts) - 1
     if num_steps < 1:
         raise UserError("Trace", "a single training step", "at least two", "Capture a longer one.")
-    # The host is ahead of the devices at the first step as much as at the last: between the two lie whole steps.
+    # the host is as far ahead of the devices at the first step as at the last: whole steps lie between
     window = Span(starts[0], starts[-1])
     durations = [1000 * (end - start) for start, end in itertools.pairwise(starts)]
     waits = _clip(trace.input_waits, window)
@@ -110,7 +110,7 @@ def union(spans: Iterable[tuple[float, float]]) -> list[Span]:
 
 
 def intersect(one: Sequence[Span], other: Sequence[Span]) -> list[Span]:
-    """What both cover. Each holds disjoint spans in order."""
+    """The intersection. Each argument contains disjoint spans in order."""
     found, i, k = [], 0, 0
     while i < len(one) and k < len(other):
         start, end = max(one[i].start, other[k].start), min(one[i].end, other[k].end)
@@ -124,7 +124,7 @@ def intersect(one: Sequence[Span], other: Sequence[Span]) -> list[Span]:
 
 
 def own_times(lane: Sequence[Event]) -> dict[str, float]:
-    """Seconds by name of operation, without what runs inside an event. Events are in order of their start."""
+    """Seconds by operation name, without events inside an event. Events are in order of their start."""
     seconds: dict[str, float] = defaultdict(float)
     open_events: list[Event] = []
     for event in lane:

@@ -1,4 +1,4 @@
-"""What a trace of a training holds: its steps, its waits for input, and what ran on the devices."""
+"""Reads a trace of training: its steps, its waits for input, and the operations on the devices."""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -17,14 +17,14 @@ _DO = "Make one with `resnet-tpu profile train`, or --profile_every_n_steps in a
 
 
 class Span(NamedTuple):
-    """From `start` to `end`, in seconds of the trace's clock."""
+    """The time from `start` to `end`, in seconds of the trace's clock."""
 
     start: float
     end: float
 
 
 class Event(NamedTuple):
-    """One run of an operation of a compiled program on a device, in the same seconds."""
+    """One execution of an operation of a compiled program on a device, in the same seconds."""
 
     name: str
     start: float
@@ -35,10 +35,10 @@ class Event(NamedTuple):
 class Trace:
     """The training steps of one process.
 
-    On the host a step is a wait for the batch, the work to hand it and the step over to the devices, and a wait for the
-    end of an earlier step.
-    devices: of each device its lanes (streams, threads), of each lane the events, which overlap only where one contains
-    the other. The CPU is one device, with a lane per thread.
+    On the host a step consists of a wait for the batch, the work to pass the batch and the step to the devices, and a
+    wait for the end of an earlier step.
+    devices: by device its lanes (streams, threads), and by lane the events, which overlap only if one contains the
+    other. The CPU is one device, with a lane per thread.
     """
 
     steps: tuple[Span, ...]
@@ -50,7 +50,7 @@ class Trace:
 def find_trace(path: str) -> str:
     """The newest trace at `path`: a model_dir, its `plugins/profile`, a folder in that, or the file itself.
 
-    Of several processes, the first. Raises UserError when there is none.
+    With several processes, that of the first. Raises UserError if there is none.
     """
     if path.endswith(_SUFFIX) and storage.exists(path):
         return path
@@ -66,7 +66,7 @@ def find_trace(path: str) -> str:
 
 
 def read_trace(path: str) -> Trace:
-    """The trace in the file `path`. Raises UserError when it is not a trace, or not one of a training."""
+    """The trace in the file `path`. Raises UserError if it is not a trace, or not one of training."""
     with storage.open_read(path) as file:
         content = file.read()
     try:
@@ -95,7 +95,7 @@ def _span(event: Any) -> Span:
 
 
 def _device_lanes(plane: Any) -> list[list[Event]]:
-    """The operations of a TPU or GPU. Its other lines repeat them, grouped by step, program or layer."""
+    """The operations of a TPU or GPU. The other lines of the plane repeat them, grouped by step, program or layer."""
     lines = [line for line in plane.lines if line.name == "XLA Ops" or line.name.startswith("Stream #")]
     return [_lane(line.events, all_count=True) for line in lines]
 
@@ -111,7 +111,7 @@ def _lane(events: Iterable[Any], *, all_count: bool) -> list[Event]:
     for event in events:
         operation = next((value for name, value in event.stats if name == "hlo_op"), None)
         if operation is not None or all_count:
-            # a TPU's events are called `%fusion.3 = f32[8] fusion(...)`
+            # a TPU's events have names like `%fusion.3 = f32[8] fusion(...)`
             name = str(operation or event.name).partition(" = ")[0].lstrip("%")
             found.append(Event(name, *_span(event)))
     return sorted(found, key=lambda event: (event.start, -event.end))

@@ -1,4 +1,4 @@
-"""A few steps of a training, traced: where their time goes."""
+"""Traces a few training steps, and shows where their time goes."""
 
 import logging
 import tempfile
@@ -24,18 +24,18 @@ from resnet_tpu.training.run import fill_in_counts
 log = logging.getLogger(__name__)
 
 _WARM_UP = 6
-"""Steps before the trace: the first compiles, then the host gets as far ahead of the devices as it will."""
+"""Steps before the trace: the first compiles, and then the host gets as far ahead of the devices as it can."""
 
 
 @dataclass(frozen=True)
 class Throughput:
-    """Figures of a training that a trace does not contain."""
+    """Figures of training that a trace does not contain."""
 
     device: str
     images_per_sec: float
     flops_per_image: float
     peak_flops: float | None
-    """Of all devices together, per second in bfloat16; None: not known."""
+    """Of all devices together, per second in bfloat16; None if unknown."""
 
     @property
     def utilisation(self) -> float | None:
@@ -53,10 +53,10 @@ class TrainProfile:
 
 
 def profile_training(config: Config, *, steps: int) -> TrainProfile:
-    """Trains a few steps, traces `steps` of them into `model_dir/plugins/profile`, and sums the trace up.
+    """Trains a few steps, traces `steps` of them into `model_dir/plugins/profile`, and summarises the trace.
 
-    Nothing else in `model_dir` is read or changed: the training is thrown away. The first steps are not in the trace.
-    Raises as `train`.
+    Reads and changes nothing else in `model_dir`, and discards the trained network. The first steps are not traced.
+    Raises like `train`.
     """
     distributed.start_jax(use_tpu=config.run.use_tpu)
     if not can_trace():
@@ -86,6 +86,6 @@ def profile_training(config: Config, *, steps: int) -> TrainProfile:
 
 
 def read_profile(path: str) -> TrainProfile:
-    """What the newest trace at `path` says, whichever training captured it; see `find_trace`."""
+    """The profile from the newest trace at `path`, whichever run captured it; see `find_trace`."""
     found = find_trace(path)
     return TrainProfile(found, summarise(read_trace(found), read_labels(storage.parent_of(found))), None)
