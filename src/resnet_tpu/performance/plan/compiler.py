@@ -147,7 +147,8 @@ def compile_step(
     """Compiles a step that was lowered for `devices_of(topology)`, which takes minutes for a real one.
 
     options: compiler options in addition to those that the step was jitted with.
-    memory_only: in less time. The result has no operations, and its program is a different, mostly smaller one.
+    memory_only: estimates only the memory, in less time. The result has no operations, and its program is a different,
+    mostly smaller one.
     If the same program was compiled before for the same slice by the same compiler, reads the result from the user's
     cache. Raises OutOfMemory if the program does not fit.
     """
