@@ -70,9 +70,10 @@ class BulkOptions:
 
 
 def groups_for_runs(*, without: Collection[str], aliases: Mapping[str, Alias] | None = None) -> list[Group]:
-    """The options of verbs that work on an existing run, without model_dir and mode, which the verb sets itself.
+    """The options of verbs that work on an existing run, without those that only training uses.
 
-    without: names of more options that the verb does not use. aliases: other names of the rest.
+    model_dir and mode are left out too: the verb sets them itself. without: more options that the verb does not use.
+    aliases: other names of the rest.
     """
     without = {"recipe", "model_dir", "mode", *TRAINING_ONLY, *without}
     groups = {"options in bulk": BulkOptions} | {

@@ -177,7 +177,7 @@ def _install(package: str) -> list[str]:
 def _package(asked: str, folder: str) -> str:
     """What pip installs for `--package`; a wheel on this machine is staged in `folder`. Raises UserError."""
     if _is_local_wheel(asked):
-        return storage.join(folder, asked.replace("\\", "/").rsplit("/", 1)[-1])
+        return storage.join(folder, asked.rsplit("/", 1)[-1])
     if asked.startswith(_ADDRESSES):
         return f"resnet-tpu[tpu,gcp] @ {asked}"
     if not _is_wheel(asked) and "@" not in asked and _FILE.search(asked):

@@ -338,7 +338,7 @@ class OptimizerConfig:
         at_least=0,
     )
     gradient_accumulation_steps: int = option(
-        1, "Parts that each batch is split into and computed one after the other, to save memory.", at_least=1
+        1, "Parts into which each batch is split, computed one after the other to save memory.", at_least=1
     )
     freeze: str = option(
         "",

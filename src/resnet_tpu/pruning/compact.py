@@ -111,7 +111,7 @@ def compact(checkpoint: Checkpoint, *, multiple_of: int = 1) -> tuple[Config, Ar
     """
     config = config_of(checkpoint.meta)
     if config.model.norm_act_layer != "bn_relu":
-        expected = "bn_relu, with which alone an empty channel is a known constant"
+        expected = "bn_relu: only with it is an empty channel a known constant"
         raise UserError("norm_act_layer", config.model.norm_act_layer, expected, "Keep the network and its masks.")
     architecture = resolve_architecture(config.model, image_size=config.data.image_size)
     if "masks" not in checkpoint.arrays:

@@ -107,7 +107,7 @@ class Phase:
         """Raises UserError when this phase was begun with other options, or from another run."""
         begun = read_description(self.model_dir)
         asked = {name: value for name, value in self._description().items() if value is not None}
-        # an entry that is unknown, such as the loss, cannot differ
+        # an unknown entry cannot differ: earlier versions wrote fewer, and the loss may be lost
         if other := {name: value for name, value in asked.items() if begun.get(name) not in (None, value)}:
             got = "one begun with " + ", ".join(f"{name} {begun[name]}" for name in other)
             expected = ", ".join(f"{name} {value}" for name, value in other.items())
@@ -193,7 +193,7 @@ class Phase:
         weights = {name: rng.standard_normal(kernel.shape) for name, kernel in kernels.items()}
         if not are_equal(before, whole) and not are_equal(prune(weights, whole), whole):
             kept = f"the {100 * density(before.values()):.3g} % that {self.previous} keeps already"
-            do = "Give a lower density: it is a share of all weights, as with levels and rate."
+            do = "Give a lower density: density, levels and rate all count from the unpruned network."
             raise UserError("method", f"{self.method}, which removes nothing", f"fewer weights than {kept}", do)
 
 

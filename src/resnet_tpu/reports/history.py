@@ -49,7 +49,7 @@ class History:
         return columns.to_dataframe({name: self[name] for name in self.columns})
 
     def draw(self) -> "Picture":
-        """A Matplotlib figure of accuracy, loss and learning rate by step. Raises UserError if there are none."""
+        """A Matplotlib figure of accuracy, loss and learning rate by step. Raises UserError if none was measured."""
         from resnet_tpu.reports.curves import draw_training  # matplotlib takes a while to load
 
         return draw_training(self._rows)

@@ -259,6 +259,14 @@ def test_access_like_a_list(tmp_path: Path) -> None:
     assert list(pickle.loads(pickle.dumps(file))) == RECORDS
 
 
+def test_a_damaged_record_is_named_by_its_number_however_it_is_asked_for(tmp_path: Path) -> None:
+    path = Path(write(tmp_path / "shard", RECORDS))
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    with pytest.raises(RecordError) as caught:
+        RecordFile(str(path))[-1]
+    assert caught.value.record == len(RECORDS) - 1
+
+
 def test_more_shards_than_files_may_be_open(tmp_path: Path) -> None:
     code = (
         "import sys, resource\nfrom resnet_tpu.data.records.tfrecord import RecordFile, RecordWriter\n"

@@ -100,6 +100,16 @@ def test_the_gpus_are_of_one_machine_and_the_memory_is_what_jax_takes() -> None:
     assert caught.value.needed > topology.device_memory
 
 
+def test_a_look_for_the_memory_leaves_a_later_plan_its_operations(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    topology = find_topology("h200:1")
+    lowered = lower_eval_step(TINY, mesh_of(devices_of(topology)))
+    compile_step(lowered, topology, memory_only=True)
+    assert compile_step(lowered, topology).operations
+
+
 def test_commands_of_the_page_run_as_they_are(tmp_path: Path) -> None:
     """Commands in ```bash blocks of docs/gpu.md; the others are parsed by tests/test_docs.py."""
     blocks = (ROOT / "docs" / "gpu.md").read_text().split("```bash\n")[1:]

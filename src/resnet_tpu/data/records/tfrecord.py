@@ -137,8 +137,9 @@ class RecordFile:
 
     def check(self, i: int, data: bytes) -> bytes:
         """The payload of record `i` in `data`, read from its span. Raises RecordError when its checksum is wrong."""
-        start, length = self._index[i].tolist()
-        return _payload(self.path, i, start, length, data)
+        record = range(len(self))[i]
+        start, length = self._index[record].tolist()
+        return _payload(self.path, record, start, length, data)
 
     @property
     def offsets(self) -> np.ndarray:

@@ -32,7 +32,7 @@ from resnet_tpu.training.compiler_options import accepted_options, compiler_opti
 
 log = logging.getLogger(__name__)
 
-FORMAT = 6
+FORMAT = 7
 """Version of the files in the cache: raise it when `Estimate`, or how it is made, changes."""
 
 CUDA_PLUGINS = "jax-cuda13-pjrt", "jax-cuda12-pjrt"
@@ -147,8 +147,8 @@ def compile_step(
     """Compiles a step that was lowered for `devices_of(topology)`, which takes minutes for a real one.
 
     options: compiler options in addition to those that the step was jitted with.
-    memory_only: estimates only the memory, in less time. The result has no operations, and its program is a different,
-    mostly smaller one.
+    memory_only: for TPUs, estimates only the memory, in less time. The result has no operations, and its program is a
+    different, mostly smaller one.
     If the same program was compiled before for the same slice by the same compiler, reads the result from the user's
     cache. Raises OutOfMemory if the program does not fit.
     """
@@ -156,7 +156,8 @@ def compile_step(
     every = accepted_options(devices_of(topology)[0], {**(options or {}), **quick})
     path = _cache_file(lowered, topology, every)
     if (found := _read(path)) is None:
-        found = _compile(lowered, every, topology.device_memory, memory_only)
+        is_quick = any(name in every for name in quick)  # else the cache must hold the operations too
+        found = _compile(lowered, every, topology.device_memory, lists_operations=not is_quick)
         _write(path, found)
     if isinstance(found, Estimate):
         return found
@@ -164,7 +165,7 @@ def compile_step(
 
 
 def _compile(
-    lowered: jax.stages.Lowered, options: Mapping[str, str], available: float, memory_only: bool
+    lowered: jax.stages.Lowered, options: Mapping[str, str], available: float, *, lists_operations: bool
 ) -> Estimate | OutOfMemory:
     try:
         with uncached():
@@ -177,7 +178,7 @@ def _compile(
     memory = count_memory(module.entry, compiled.memory_analysis())
     if memory.total > available:  # XLA for GPUs does not raise an error
         return OutOfMemory(memory.total)
-    return Estimate(memory, () if memory_only else list_operations(module))
+    return Estimate(memory, list_operations(module) if lists_operations else ())
 
 
 def _needed(message: str) -> int | None:

@@ -19,12 +19,12 @@ class Generation:
     network_bandwidth: float  # bytes/s to other chips of the slice, in one direction, over all links
     chip_config: str  # tells the compiler which devices JAX sees
     shapes: tuple[str, ...]  # of its slices: how their chips are wired
-    cores: int = 2  # of a chip of a TPU, as the names of slices count them: v4-8 has 4 chips, v5e-8 has 8
+    cores: int = 2  # of a chip, as the names of slices count them: v4-8 has 4 chips, v5e-8 has 8
     target: str = ""  # of a GPU: its description for XLA; empty for a TPU
     most_on_a_host: int = 4  # chips of the largest slice with a single host
 
 
-# Each has twice as many chips as the one before; the first grid has 1, the first cube 4.
+# From 4 chips on, each has twice as many as the one before; the first grid has 1.
 _GRIDS = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16", "16x32", "32x32")
 _CUBES = ("2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4", "4x4x8", "4x8x8", "8x8x8", "8x8x16", "8x16x16")
 

@@ -33,7 +33,7 @@ def _gpu(
     target = _TARGET.format(name=kind, memory=memory, bandwidth=bandwidth, **chip)
     return Generation(
         name, 1, chip["ghz"] * 1e9, peak, memory, PREALLOCATED * memory, bandwidth, network, "default", _COUNTS,
-        target=target,
+        cores=1, target=target,
     )  # fmt: skip
 
 
