@@ -1,4 +1,4 @@
-"""The folders of checkpoints, on the disk and in a bucket: finds complete ones, deletes them, and puts them aside.
+"""The folders of checkpoints, on the disk and in a bucket: finds complete ones, deletes them, puts aside damaged ones.
 
 On the disk, Orbax writes a checkpoint aside and renames its folder. In a bucket, a folder cannot be renamed: there, the
 file that Orbax writes last marks a checkpoint as complete, and deleting a checkpoint removes that file first.

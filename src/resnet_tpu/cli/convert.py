@@ -42,7 +42,7 @@ _OVERRIDES = dataclasses.replace(
     "resnet-tpu convert",
     "Code inside a file is never run. "
     "SRC is a TF1 checkpoint (prefix or folder), a .safetensors or .pth file, a folder from Hugging Face's hub, a "
-    "model_dir or checkpoint, or a name that `resnet-tpu models` lists. DST must be new.",
+    "model_dir or checkpoint, or a name: see `resnet-tpu models`. DST must be new.",
     usage="SRC DST [options], or --inspect SRC",
     examples=(
         "resnet-tpu convert --inspect resnet50.pth",

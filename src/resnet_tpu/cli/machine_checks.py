@@ -159,7 +159,7 @@ def _extras() -> Iterator[Check]:
 
 
 def _places() -> Iterator[Check]:
-    """The cache folder, the cache folder of JAX's compiler, and the size of shared memory."""
+    """The cache folder, the cache folder of JAX's compiler, and shared memory, with their free space."""
     import jax
 
     compiled = jax.config.jax_compilation_cache_dir  # pyright: ignore[reportAttributeAccessIssue]

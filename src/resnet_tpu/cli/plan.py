@@ -51,7 +51,7 @@ class PlanOptions:
     fast: bool = option(
         False, "Compile for 4 chips, with as many images on each, and scale up to the slice. For comparing many slices."
     )
-    top: int = option(10, "Number of layers to show, the slowest first.", at_least=0)
+    top: int = option(10, "Number of layers to show: the slowest or, of GPUs, those that move most bytes.", at_least=0)
     format: Literal["table", "json"] = option("table", "How to print the plan.")
     picture: FilePath = option("", "Also draw it into this PNG file.")
 

@@ -166,7 +166,7 @@ def _options_of_recipe(config: Config) -> Layer | None:
     if data.bigtable_instance or data.data_dir in ("", "null", "synthetic") or tf1.find_checkpoint(run.model_dir):
         return None
     if run.coordinator_address or rendezvous.is_in_cluster(run):
-        if not run.process_id:  # logged by the first process, or by the only one
+        if not run.process_id:  # logged by process 0, or without a number: it may be the only one
             log.info(
                 "No --recipe: using the defaults, which are for ImageNet. None is chosen if there may be several "
                 "processes, as on a TPU VM; for photos give one, such as --recipe=finetune."

@@ -36,7 +36,7 @@ def are_same_classes(found: list[str] | None, expected: list[str] | None) -> boo
 def stand_for_names(found: list[str], expected: list[str]) -> bool:
     """Whether `expected` are the numbers from 0, as in a network trained without names, and `found` are names.
 
-    Any names then match, unless all of them are numbers.
+    Any names then match. If all of `found` are numbers, they are compared as names: see `are_same_classes`.
     """
     return expected == numbered(len(expected)) and not all(name.isdecimal() for name in found)
 

@@ -389,7 +389,7 @@ class TrainConfig:
     resnet_checkpoint: FilePath = option(
         "",
         "Start from these weights when model_dir is empty: a TF1 checkpoint of the original, a .safetensors "
-        "or .pth file of torchvision or timm, a model_dir, or a name that `resnet-tpu models` lists.",
+        "or .pth file of torchvision or timm, a model_dir, or a name: see `resnet-tpu models`.",
     )
     profile_every_n_steps: int = option(
         0, "Steps between two captures for TensorBoard's Profile tab. 0: none.", at_least=0

@@ -21,7 +21,7 @@ NUMBERED = "level_"
 
 @dataclass(frozen=True)
 class Level:
-    """One application of a method: `name`, used for folders; the full name of `method`; and the network it prunes.
+    """One application of a method: `name`, used for folders; `method`, by its full name; and the network it prunes.
 
     follows: prunes the network of this level, after its re-training; None: prunes the unpruned network.
     """

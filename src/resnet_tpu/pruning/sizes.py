@@ -28,7 +28,7 @@ class LayerSize:
 
 @dataclass(frozen=True)
 class Size:
-    """The size of a masked network. Parameters and multiply-adds include the layers that are never pruned."""
+    """The size of a masked network. Parameters and multiply-adds are those left in all layers, never pruned ones included."""
 
     layers: tuple[LayerSize, ...]
     parameters: int

@@ -79,7 +79,7 @@ def _dots(num_points: int, marker: str = MARKERS[0]) -> dict[str, Any]:
 
 
 def _series(rows: Sequence[dict[str, Any]], split: str, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Ascending steps and their values, without NaN, averaged to at most `_MAX_POINTS` points."""
+    """Ascending steps and their finite values, averaged to at most `_MAX_POINTS` points."""
     points = sorted((row["step"], row[name]) for row in rows if row["split"] == split and name in row)
     array = np.array([point for point in points if math.isfinite(point[1])], np.float64).reshape(-1, 2)
     block = math.ceil(len(array) / _MAX_POINTS)

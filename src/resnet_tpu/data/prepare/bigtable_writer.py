@@ -46,7 +46,7 @@ def write_table(records_dir: str, data: DataConfig, *, overwrite: bool = False, 
     """Copies the TFRecords in a folder to the table that `data` names; returns how many rows it wrote.
 
     The table and the column family are created if missing. The same call resumes an interrupted one, file by file;
-    until all is written, training refuses the table. Raises UserError for a folder without TFRecords, for rows of
+    until all is written, the table cannot be read. Raises UserError for a folder without TFRecords, for rows of
     other data unless `overwrite`, which deletes them, and when the service refuses.
     """
     console = console or OutputConsole(stderr=True)

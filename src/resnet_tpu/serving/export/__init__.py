@@ -1,4 +1,4 @@
-"""Exports a trained network in forms that run without JAX and without this package."""
+"""Exports a trained network in forms that run without this package."""
 
 import os
 

@@ -55,7 +55,7 @@ def make_card(
 
 
 def _metrics(trained: Trained) -> dict[str, Any]:
-    """The metrics of this checkpoint on the validation images, measured during training; empty if unknown."""
+    """The metrics that the run recorded for this checkpoint on its validation images; empty if there are none."""
     run = folders.run_of(trained.path)
     measured = evaluation_at(run, trained.step) if run else {}
     known = {name: round(measured[name], 6) for name in _METRICS if name in measured}
