@@ -103,7 +103,7 @@ def test_a_checkpoint_of_the_original_is_to_be_converted(
 ) -> None:
     assert cli.main([verb, "original", *(["new"] if verb in ("export", "compact") else [])]) == 2
     said = capsys.readouterr().err.splitlines()[-1]
-    assert "Checkpoint: got original, a TF1 checkpoint, as the original program writes" in said
+    assert "Checkpoint: got original, a TF1 checkpoint, as written by the original program" in said
     command = re.search(r"Convert it: resnet-tpu (.*), then give (.*)\.$", said)
     assert command
     assert command[1] == "convert original original_converted"

@@ -172,7 +172,7 @@ def test_training_goes_on_from_a_converted_checkpoint(capsys: pytest.CaptureFixt
     length = ["--train_batch_size=8", "--iterations_per_loop=1", "--num_cores=1", "--mode=train", "--train_steps=8"]
     data = ["--data_dir=synthetic", "--num_label_classes=3"]
     assert cli.main(["train", shape, *length, *data, "--model_dir=back"]) == 0
-    assert "Going on from step 7" in capsys.readouterr().err
+    assert "Resuming from step 7" in capsys.readouterr().err
     assert orbax.find("back").endswith("/8")
 
 

@@ -27,7 +27,7 @@ def test_numbers_stand_for_names_that_are_not_known(
     refusal = pytest.raises(UserError, match=f"Classes of data: got {', '.join(found)}, expected {', '.join(expected)}")
     with contextlib.nullcontext() if fits else refusal:
         check_classes("data", found, expected)
-    told = "The network knows its classes by numbers alone. By the order in data, 0 is cat, 1 is dog"
+    told = "The network knows its classes only by number. In the order of data, 0 is cat, 1 is dog"
     assert caplog.messages == ([told] if found == ["cat", "dog"] and expected == ["0", "1"] else [])
 
 

@@ -15,16 +15,22 @@ from resnet_tpu.options.config import Config
 @pytest.mark.parametrize(
     ("options", "lines"),
     [
-        ({"warmup_steps": 500}, ["warmup_steps 500 has no effect in the schedule step: cosine and constant have it."]),
+        (
+            {"warmup_steps": 500},
+            ["warmup_steps 500 has no effect with the schedule step, only with cosine and constant."],
+        ),
         (
             {"warmup_steps": "1epochs", "enable_lars": True, "poly_rate": 3},
-            ["warmup_steps 1epochs has no effect in the schedule lars: cosine and constant have it."],
+            ["warmup_steps 1epochs has no effect with the schedule lars, only with cosine and constant."],
         ),
         (
             {"learning_rate_epochs": 90, "learning_rate_schedule": "cosine", "warmup_steps": 5},
             ["learning_rate_epochs "],
         ),
-        ({"learning_rate_epochs": 90, "learning_rate_boundaries": "4,21"}, ["learning_rate_epochs has no effect but"]),
+        (
+            {"learning_rate_epochs": 90, "learning_rate_boundaries": "4,21"},
+            ["learning_rate_epochs has an effect only with"],
+        ),
         (
             {"enable_lars": True, "base_learning_rate": 0.001},
             ["base_learning_rate 0.001 has no effect with enable_lars: see poly_rate."],
@@ -36,7 +42,7 @@ from resnet_tpu.options.config import Config
             {"dropblock_keep_prob": 0.9, "dropblock_size": 5, "dropblock_groups": "4", "learning_rate_epochs": 90},
             [],
         ),
-        ({"enable_lars": True, "nesterov": False}, ["nesterov has no effect with enable_lars, which has the plain"]),
+        ({"enable_lars": True, "nesterov": False}, ["nesterov has no effect with enable_lars, which uses plain"]),
         ({"nesterov": False}, []),
         ({"augment_flavor": "corrected"}, ["augment_flavor corrected has no effect without augment_name."]),
         ({"augment_flavor": "corrected", "augment_name": "randaugment"}, []),
@@ -61,7 +67,7 @@ def test_what_has_no_effect_is_said(options: dict[str, Any], lines: list[str]) -
         ({"moving_average_decay": 1, "bn_momentum": 0}, "moving_average_decay: got 1.0, expected less than 1."),
         (
             {"enable_lars": True, "learning_rate_schedule": "cosine"},
-            "learning_rate_schedule: got cosine with enable_lars, expected step, for LARS has a schedule of its own.",
+            "learning_rate_schedule: got cosine with enable_lars, expected step, as LARS has its own schedule.",
         ),
         (
             {"enable_lars": True, "learning_rate_boundaries": "4,21"},
@@ -69,7 +75,7 @@ def test_what_has_no_effect_is_said(options: dict[str, Any], lines: list[str]) -
         ),
         (
             {"enable_lars": True, "decay_batch_norm": True},
-            "decay_batch_norm: got true with enable_lars, expected it off, for LARS decays kernels alone. Set decay_ba",
+            "decay_batch_norm: got true with enable_lars, expected false, as LARS decays only kernels. Set decay_ba",
         ),
         (
             {"learning_rate_schedule": "cosine", "learning_rate_boundaries": "4,21"},
@@ -100,7 +106,7 @@ def test_what_has_no_effect_is_said(options: dict[str, Any], lines: list[str]) -
         ({"cache": "records", "cache_short_side": 256}, "cache_short_side: got 256 with cache records, expected cache"),
         (
             {"input_workers": "processes", "input_pipeline": "basic"},
-            "input_workers: got processes with input_pipeline basic, expected threads, as that pipeline has a single",
+            "input_workers: got processes with input_pipeline basic, expected threads, as that pipeline uses only one",
         ),
         ({"moving_average_decay": 0.5, "bn_momentum": 0.9}, "moving_average_decay: got 0.5 with bn_momentum 0.9,"),
         (

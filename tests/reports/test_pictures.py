@@ -168,7 +168,7 @@ def test_letters_that_no_font_has_are_told_once(tmp_path: Path, caplog: pytest.L
         confusion = draw_confusion(np.eye(2, dtype=np.int64), ["rose", "🌼"])
         assert _png(confusion, tmp_path / "x.png").min() < 100
     (record,) = (record for record in caplog.records if record.levelno == logging.WARNING)
-    assert "Pictures show boxes for letters that no font here has. Install one" in record.getMessage()
+    assert "Pictures show boxes for letters that no installed font has. Install a font" in record.getMessage()
 
 
 def test_folder_of_a_picture_is_made(tmp_path: Path):

@@ -107,5 +107,5 @@ def test_a_kill_loses_at_most_the_work_since_the_last_checkpoint(tmp_path: Path)
     resumed = start(tmp_path, kept + 10)
     _, said = resumed.communicate(timeout=120)
     assert resumed.returncode == 0
-    assert f"Going on from step {kept}" in said
+    assert f"Resuming from step {kept}" in said
     assert [row["step"] for row in read_metrics(str(tmp_path))] == list(range(kept + 10))

@@ -161,7 +161,7 @@ def test_a_damaged_newest_checkpoint_is_passed_over(
     with caplog.at_level(logging.INFO, logger="resnet_tpu"):
         train(tiny(tmp_path))
     assert f"{folders.CHECKPOINTS}/{TOTAL} cannot be read and is skipped" in caplog.text
-    assert f"Going on from step {TOTAL - 1}" in caplog.text
+    assert f"Resuming from step {TOTAL - 1}" in caplog.text
     expected, found = arrays_of(whole, TOTAL), arrays_of(tmp_path, TOTAL)
     assert all(np.array_equal(expected[name], found[name]) for name in expected)
 
@@ -228,9 +228,9 @@ def test_other_numbers_of_photos_than_were_counted_are_said(
 ) -> None:
     photos = {"data_dir": str(coloured_photos), "num_label_classes": None, "mode": "train", "train_steps": 1}
     train(tiny(tmp_path, **photos, num_train_images=None))
-    assert "an epoch is of" not in caplog.text
+    assert "an epoch has" not in caplog.text
     train(tiny(tmp_path, **photos | {"train_steps": 2}, num_train_images=40))
-    assert "num_train_images is 40, and there are 72 training images: an epoch is of 40." in caplog.text
+    assert "num_train_images is 40, but there are 72 training images: an epoch has 40." in caplog.text
 
 
 def test_weights_whose_evaluation_overflows_are_told_which_checkpoints_to_delete(

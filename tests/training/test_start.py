@@ -67,7 +67,7 @@ def test_a_training_of_the_original_goes_on_as_if_it_were_ours(
         rehearse(config.replace(resnet_depth=20))
     with caplog.at_level(logging.INFO, logger="resnet_tpu"):
         train(config)
-    assert f"Going on from step 3 of the original's checkpoint {prefix}" in caplog.text
+    assert f"Resuming from step 3 of the original's checkpoint {prefix}" in caplog.text
     expected, found = all_arrays(whole, 7, "ema"), all_arrays(tmp_path, 7, "ema")
     assert expected.keys() == found.keys()
     assert [name for name in expected if not np.array_equal(expected[name], found[name])] == []
@@ -126,7 +126,7 @@ def test_what_weights_need_travels_with_them_and_stays(
     caplog.clear()
     with caplog.at_level(logging.INFO, logger="resnet_tpu"):
         train(config.replace(train_steps=2))  # the same command again
-    assert f"As the checkpoints in {tmp_path} need it: pool_padding = symmetric" in caplog.text
+    assert f"To match the checkpoints in {tmp_path}: pool_padding = symmetric" in caplog.text
     assert "that differ" not in caplog.text or "pool_padding" not in caplog.text.split("that differ")[1]
 
 

@@ -224,11 +224,11 @@ def test_a_training_goes_on_with_the_kernels_of_its_checkpoint(
     assert before == {"kernels": "fused", "tuned_compiler": True, "device": "cpu"}
     with caplog.at_level(logging.INFO):
         train(config.replace(kernels="auto", train_steps=4))
-        assert "Kernels: fused (as until now)" in caplog.text
-        assert "Until now the kernels were" not in caplog.text
+        assert "Kernels: fused (as before)" in caplog.text
+        assert "Previously, the kernels were" not in caplog.text
         # on other devices it says that the setting changes
         assert resolve_kernels(CONFIG, CPU, before | {"device": "TPU v5 lite"}) == KernelSetting("plain")
-    assert "Until now the kernels were fused on TPU v5 lite: results will agree except for rounding." in caplog.text
+    assert "Previously, the kernels were fused on TPU v5 lite: results will agree except for rounding." in caplog.text
     whole = config.replace(train_steps=4, model_dir=str(tmp_path / "whole"))
     train(whole)
     parts, at_once = (load_trained(one.run.model_dir, CPU) for one in (config, whole))

@@ -158,7 +158,7 @@ def _training_options(weights: Weights) -> dict[str, Any]:
     options: dict[str, Any] = {"enable_lars": True} if found.optimizer == LARS.strip("/") else {}
     if found.averaged:
         log.info(
-            "There are moving averages; their decay is taken to be %g, as a checkpoint does not tell", AVERAGE_DECAY
+            "There are moving averages; their decay is taken to be %g, as checkpoints do not record it", AVERAGE_DECAY
         )
         options |= {"moving_average_decay": AVERAGE_DECAY, "bn_momentum": 0.0}
     return options

@@ -47,7 +47,7 @@ def fetch(repository: str, name: str) -> tuple[str, dict[str, Any]]:
     licence = _licence(card)
     checksum = _checked(name, weights)
     megabytes = Path(weights).stat().st_size / 1e6
-    said = licence or "not said in its card"
+    said = licence or "not stated in its card"
     log.info("%s: %.1f MB, commit %s, licence %s, in %s", name, megabytes, commit, said, Path(weights).parent)
     origin = f"hf:{path}@{commit} sha256:{checksum}"
     return weights, {"weights_origin": origin} | ({"weights_licence": licence} if licence else {})

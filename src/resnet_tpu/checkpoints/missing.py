@@ -10,9 +10,9 @@ from resnet_tpu.errors import UserError
 def foreign_kind(path: str) -> str:
     """In words, the kind of weights at `path`, among those that `convert` takes; empty if there are none."""
     if tf1.find_checkpoint(path):
-        return "a TF1 checkpoint, as the original program writes"
+        return "a TF1 checkpoint, as written by the original program"
     if (file := torch.find_file(path)) and storage.exists(file):
-        return "weights as of PyTorch"
+        return "PyTorch weights"
     return ""
 
 

@@ -102,9 +102,9 @@ def _card(name: str, config: Config, class_names: Sequence[str], num_parameters:
     resize = f"{data.resize_method}, the central {100 * data.crop_pct:.4g} %"
     colours = f"mean {_numbers(model.mean_rgb)}, std {_numbers(model.stddev_rgb)}"
     differs = model.pool_padding == "same" and not model.replace_stem_max_pool
-    padding = "Its max-pool was trained with TensorFlow's padding, which PyTorch has not: logits differ a little.\n"
+    padding = "Its max-pool was trained with TensorFlow's padding, which PyTorch lacks: logits differ a little.\n"
     own_way = data.eval_preprocessing == "tf"
-    resizing = "It was evaluated with TensorFlow's resizing, timm's is antialiased: probabilities differ a little.\n"
+    resizing = "It was evaluated with TensorFlow's resizing; timm's is antialiased: probabilities differ a little.\n"
     return "\n".join(
         [
             "---", *properties, "---", "", f"# {name} for {len(class_names)} classes", "",
@@ -113,14 +113,14 @@ def _card(name: str, config: Config, class_names: Sequence[str], num_parameters:
             f"| parameters | {num_parameters:,} |",
             f"| images | {data.image_size}×{data.image_size} px, {resize} |",
             f"| colours | {colours} |",
-            f"| trained from | {model.weights_origin or 'not said'} |",
-            f"| licence | {model.weights_licence or 'not said'} |",
+            f"| trained from | {model.weights_origin or 'not stated'} |",
+            f"| licence | {model.weights_licence or 'not stated'} |",
             "", *([padding] if differs else []), *([resizing] if own_way else []), "```python", "import timm", "",
             'model = timm.create_model("hf-hub:OWNER/NAME", pretrained=True).eval()  # or local-dir:FOLDER',
             "transform = timm.data.create_transform(**timm.data.resolve_model_data_config(model))",
             "```", "",
-            "It gives each photo one of these classes, also a photo that shows none of them. How well it does on",
-            "photos of another kind than it was trained on is to be measured there.", "",
+            "It gives each photo one of these classes, even a photo that shows none of them. Measure its accuracy",
+            "before using it on photos of another kind than those it was trained on.", "",
         ]
     )  # fmt: skip
 

@@ -36,7 +36,7 @@ class Skipped:
 
     def __str__(self) -> str:
         if self.source_shape == self.shape:
-            return f"{self.name}: of other classes there"
+            return f"{self.name}: for other classes there"
         there = "not there" if self.source_shape is None else f"{list(self.source_shape)} there"
         return f"{self.name}: {there}, {list(self.shape)} here"
 
@@ -104,7 +104,7 @@ def replace_and_log(config: Config, options: Mapping[str, Any], source: str) -> 
     now = config.replace(**options)
     before, after = config.flat(), now.flat()
     if changed := [f"{name} = {after[name]}" for name in options if after[name] != before[name]]:
-        log.info("As %s need it: %s", source, ", ".join(changed))
+        log.info("To match %s: %s", source, ", ".join(changed))
     return now
 
 
@@ -178,11 +178,11 @@ def _notes(
     if {there, here} == {1000, 1001}:  # one of them has a class for the background before ImageNet's 1000
         yield f"of 1001 classes the first is the background; with {there} there and {here} here, labels shift by one"
     if class_names and weights.class_names and stand_for_names(class_names, weights.class_names):
-        yield f"these weights know their classes by numbers alone; by the order of the data, {taken_for(class_names)}"
+        yield f"these weights know their classes only by number; in the order of the data, {taken_for(class_names)}"
     if any(name.startswith("ema/") or name.endswith(AVERAGE) for name in left_over):
         note = "evaluations of these weights use their moving averages"
         if network.architecture.small_stem or network.model.pre_activation:
-            yield f"{note}, which no file can hold that a training starts from"
+            yield f"{note}, which cannot be written to a file to start from"
         else:
             command = f"resnet-tpu convert {shlex.quote(weights.source)} averages.safetensors"
             yield f"{note}. To start from those, give the file that this writes: {command}"

@@ -51,7 +51,7 @@ def check_classes(where: str, found: list[str] | None, expected: list[str] | Non
     if found is None or expected is None:
         return
     if stand_for_names(found, expected):
-        log.warning("The network knows its classes by numbers alone. By the order in %s, %s", where, taken_for(found))
+        log.warning("The network knows its classes only by number. In the order of %s, %s", where, taken_for(found))
     if are_same_classes(found, expected):
         return
     do = "Use data with the same classes, or another model_dir."

@@ -58,7 +58,7 @@ def _csv_path(path: str, name: str) -> str:
 def _csv_photo(path: str, line: int, row: dict[str | None, Any], *, has_split: bool) -> Photo:
     if any(more := row.pop(None, ())):  # else a name with a comma would be cut off at the comma
         got = f"{len(row) + len(more)} values, the last {more[-1]!r}"
-        do = 'Put a value with a comma, or with what else is between columns, in quotation marks: "a, b".'
+        do = 'Put a value with a comma, or another separator of columns, in quotation marks: "a, b".'
         raise UserError(f"CSV {path} line {line}", got, f"{len(row)}, one per column", do)
     name, label, split = ((row.get(column) or "").strip() for column in ("path", "label", "split"))
     if not name or not label:

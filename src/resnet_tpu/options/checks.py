@@ -31,13 +31,13 @@ def options_without_effect(config: Config) -> Iterator[str]:
     schedule = "lars" if optimizer.enable_lars else optimizer.learning_rate_schedule
     if optimizer.warmup_steps is not None and schedule not in ("cosine", "constant"):
         given = f"warmup_steps {optimizer.warmup_steps}"
-        yield f"{given} has no effect in the schedule {schedule}: cosine and constant have it."
+        yield f"{given} has no effect with the schedule {schedule}, only with cosine and constant."
     if optimizer.learning_rate_epochs is not None and (schedule != "step" or optimizer.learning_rate_boundaries):
-        yield "learning_rate_epochs has no effect but in the schedule step without learning_rate_boundaries."
+        yield "learning_rate_epochs has an effect only with the schedule step and without learning_rate_boundaries."
     if optimizer.enable_lars and optimizer.base_learning_rate != default.optimizer.base_learning_rate:
         yield f"base_learning_rate {optimizer.base_learning_rate:g} has no effect with enable_lars: see poly_rate."
     if optimizer.enable_lars and optimizer.nesterov != default.optimizer.nesterov:
-        yield "nesterov has no effect with enable_lars, which has the plain form of momentum."
+        yield "nesterov has no effect with enable_lars, which uses plain momentum."
     if optimizer.poly_rate and not optimizer.enable_lars:
         yield f"poly_rate {optimizer.poly_rate:g} has no effect without enable_lars."
     if model.dropblock_keep_prob is not None and not model.dropblock_groups:
@@ -59,12 +59,12 @@ def _check_images(data: DataConfig) -> None:
 def _check_stem(model: ModelConfig) -> None:
     """Checked here, not in `resolve_architecture`, so that a run begun with such options can still be read."""
     if model.stem == "imagenet" and model.resnet_depth in CIFAR_DEPTHS:
-        got, expected = f"imagenet at resnet_depth {model.resnet_depth}", "small, the only one of the CIFAR networks"
+        got, expected = f"imagenet at resnet_depth {model.resnet_depth}", "small, the only stem of the CIFAR networks"
         raise UserError("stem", got, expected, "Set stem=auto, or choose another depth.")
 
 
 def _check_colours(model: ModelConfig) -> None:
-    do = "Colours count from 0 to 1 here: divide by 255 what was measured from 0 to 255."
+    do = "Colours are from 0 to 1 here: divide values measured from 0 to 255 by 255."
     if min(model.mean_rgb) < 0 or max(model.mean_rgb) > 1:
         raise UserError("mean_rgb", model.mean_rgb, "three numbers from 0 to 1", do)
     if min(model.stddev_rgb) <= 0 or max(model.stddev_rgb) > 1:
@@ -79,7 +79,7 @@ def _check_input(data: DataConfig) -> None:
             raise UserError(name, f"{value} with cache {data.cache}", f"cache {' or '.join(kinds)}", do)
     if data.input_pipeline == "basic" and data.input_workers == "processes":
         got = "processes with input_pipeline basic"
-        raise UserError("input_workers", got, "threads, as that pipeline has a single one", "Leave one of them out.")
+        raise UserError("input_workers", got, "threads, as that pipeline uses only one", "Leave one of them out.")
 
 
 def _check_optimizer(optimizer: OptimizerConfig) -> None:
@@ -88,9 +88,9 @@ def _check_optimizer(optimizer: OptimizerConfig) -> None:
             raise UserError(name, value, "less than 1", "Change the value.")
     if optimizer.enable_lars and optimizer.learning_rate_schedule != "step":
         name, got = "learning_rate_schedule", f"{optimizer.learning_rate_schedule} with enable_lars"
-        raise UserError(name, got, "step, for LARS has a schedule of its own", f"Set {name}=step.")
+        raise UserError(name, got, "step, as LARS has its own schedule", f"Set {name}=step.")
     if optimizer.enable_lars and optimizer.decay_batch_norm:
-        expected = "it off, for LARS decays kernels alone"
+        expected = "false, as LARS decays only kernels"
         raise UserError("decay_batch_norm", "true with enable_lars", expected, "Set decay_batch_norm=false.")
     boundaries = epoch_boundaries(optimizer.learning_rate_boundaries)
     if boundaries and (optimizer.enable_lars or optimizer.learning_rate_schedule != "step"):

@@ -303,11 +303,11 @@ def _translated(error: BaseException, group: ProcessGroup) -> BaseException:
     if not is_loss(error):
         return (isinstance(error, Exception) and as_user_error(error)) or error
     group.follow_if_told()
-    return _lost(f"One of {group.count} processes", f"an end in the middle of the work ({first_line(error)})")
+    return _lost(f"One of {group.count} processes", f"a stop in the middle of the work ({first_line(error)})")
 
 
 def _lost(what: str, got: str) -> LostProcessError:
-    expected = "all processes to work to the end"
+    expected = "all processes to finish"
     return LostProcessError(what, got, expected, "Start them all again: a training continues from its last checkpoint.")
 
 

@@ -28,7 +28,7 @@ class LayerSize:
 
 @dataclass(frozen=True)
 class Size:
-    """The size of a masked network. Parameters and multiply-adds are those left in all layers, never pruned ones included."""
+    """The size of a masked network. Parameters and multiply-adds are those left in all layers."""
 
     layers: tuple[LayerSize, ...]
     parameters: int

@@ -83,8 +83,8 @@ def _has_boxes(figure: Figure) -> bool:
 @functools.cache
 def _warn_of_boxes() -> None:
     log.warning(
-        "Pictures show boxes for letters that no font here has. Install one that has them, of %s; then delete "
-        "Matplotlib's list of fonts in %s.",
+        "Pictures show boxes for letters that no installed font has. Install a font that has them, such as one of %s; "
+        "then delete Matplotlib's list of fonts in %s.",
         ", ".join(sorted(_OTHER_FONTS)),
         mpl.get_cachedir(),
     )

@@ -145,7 +145,7 @@ def _no_temporary_folder(error: Exception) -> UserError | None:
     if "No usable temporary directory" not in f"{error.__cause__ or error}":  # Matplotlib raises an error of its own
         return None
     do = "Set TMPDIR to a folder that can be written to."
-    return UserError("Temporary files", "no folder that can be written to", "one, as /tmp is as a rule", do)
+    return UserError("Temporary files", "no folder that can be written to", "one, as /tmp usually is", do)
 
 
 def _out_of_memory(error: Exception) -> UserError | None:

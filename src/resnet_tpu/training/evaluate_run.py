@@ -133,11 +133,11 @@ def evaluate_checkpoint(trained: Trained, config: Config) -> dict[str, float]:
     eval_step = make_eval_step(trained.network, trained.config.optimizer, device=trained.mesh.devices.flat[0])
     metrics = evaluate(eval_step, trained.params, trained.batch_stats, source, own, trained.mesh, step=trained.step)
     if not trained.belongs_to(config.run.model_dir):
-        log.info("The result is not recorded: %s is a checkpoint, no model_dir.", config.run.model_dir)
+        log.info("The result is not recorded: %s is a checkpoint, not a model_dir.", config.run.model_dir)
     elif hosts.is_first():
         is_other = _measures_other(data, trained.config.data)
         if is_other and evaluation_at(config.run.model_dir, trained.step):
-            log.info("The result is not recorded: step %d has one, and these are other images or crops.", trained.step)
+            log.info("The result is not recorded: step %d has one already, of other images or crops.", trained.step)
         else:
             with MetricsWriter(config.run.model_dir) as writer:
                 writer.write("eval", {trained.step: metrics}, of_other_images=is_other)

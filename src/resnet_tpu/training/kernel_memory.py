@@ -40,7 +40,7 @@ def remember(config: Config, mesh: Mesh, setting: KernelSetting) -> None:
         storage.make_dir(storage.cache_dir())
         storage.write_text(_path(), json.dumps(entries, indent=1) + "\n")
     except (OSError, UserError) as error:
-        log.warning("The choice of kernels is not remembered: %s", error)
+        log.warning("The choice of kernels is not saved: %s", error)
 
 
 def _read() -> dict[str, Any]:

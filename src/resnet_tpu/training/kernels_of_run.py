@@ -30,7 +30,7 @@ def resolve_kernels(config: Config, mesh: Mesh, before: dict[str, Any] | None) -
         log.info("Kernels: %s%s", setting, f" ({why})" if why else "")
         if before is not None and before != stored_form(setting, mesh):
             log.warning(
-                "Until now the kernels were %s on %s: results will agree except for rounding.",
+                "Previously, the kernels were %s on %s: results will agree except for rounding.",
                 before.get("kernels"), before.get("device"),
             )  # fmt: skip
     return setting
@@ -42,7 +42,7 @@ def _choose(config: Config, mesh: Mesh, before: dict[str, Any] | None) -> tuple[
         return default, ""
     kept = setting_from(before or {})
     if kept in candidates(config, mesh) and stored_form(kept, mesh) == before:
-        return kept, "as until now"
+        return kept, "as before"
     if found := recall(config, mesh):
         return found, "the fastest when they were timed here"
     if not on_accelerator(mesh):

@@ -259,8 +259,8 @@ class Trainer:
             log.warning("%s", line)
         if (counted := self.config.data.num_train_images) != len(self.source):
             log.warning(
-                "num_train_images is %d, and there are %d training images: an epoch is of %d. To count them anew, name "
-                "data_dir and no num_train_images.",
+                "num_train_images is %d, but there are %d training images: an epoch has %d. To count them again, give "
+                "data_dir without num_train_images.",
                 counted, len(self.source), counted,
             )  # fmt: skip
 

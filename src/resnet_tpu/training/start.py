@@ -117,8 +117,8 @@ def find_start(
         names = checkpoint.meta["class_names"]
         check_classes(config.data.location, class_names, names)
         if hosts.is_first() and (changed := changed_options(config_of(checkpoint.meta), config)):
-            log.warning("Going on with options that differ from before: %s", ", ".join(changed))
-        log.info("Going on from step %d of %s", checkpoint.step, checkpoints.directory)
+            log.warning("Resuming with options that differ from before: %s", ", ".join(changed))
+        log.info("Resuming from step %d of %s", checkpoint.step, checkpoints.directory)
         meta = checkpoint.meta
         state = shapes.with_arrays(checkpoint.arrays)
         return Start(state, checkpoint.step, meta["position"], class_names or names, meta.get("kernels"))
@@ -150,7 +150,7 @@ def _read_original(network: Network, config: OptimizerConfig, prefix: str) -> Ar
 def _continue_original(network: Network, config: OptimizerConfig, prefix: str) -> TrainState:
     """The state that a run of the original program saved, step and optimizer included."""
     restored = _read_original(network, config, prefix)
-    log.info("Going on from step %d of the original's checkpoint %s", restored["step"], prefix)
+    log.info("Resuming from step %d of the original's checkpoint %s", restored["step"], prefix)
     if "ema" in restored and not config.keeps_average:
         if hosts.is_first():
             log.warning("Its moving averages are dropped, as moving_average_decay is not set.")

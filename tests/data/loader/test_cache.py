@@ -153,7 +153,7 @@ def test_where_there_is_nothing_to_gain(records: Path, caplog: pytest.LogCapture
     assert open_cache(config(records), 10) is None
     assert not caplog.records
     assert open_cache(config(records, cache="records"), 10) is None
-    assert "is on this machine, which keeps in memory what was read" in caplog.text
+    assert "is on this machine, which caches files in memory anyway" in caplog.text
     assert open_cache(config("memory://somewhere", cache="records"), 10)
 
 

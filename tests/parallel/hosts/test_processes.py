@@ -378,7 +378,7 @@ def test_a_signal_to_one_stops_all_at_the_same_step_and_a_killed_one_stops_the_r
 
 def check_that_a_lost_process_was_said(code: int, text: str) -> None:
     """Reported by us (exit code 3) if a collective noticed the loss first, otherwise by JAX, which aborts."""
-    assert (code, "an end in the middle of the work" in text) == (3, True) or (
+    assert (code, "a stop in the middle of the work" in text) == (3, True) or (
         code == -signal.SIGABRT and "another task died" in text
     ), (code, text)
 
@@ -457,7 +457,7 @@ def test_two_processes_pass_over_the_same_damaged_checkpoint(
         path.write_bytes(path.read_bytes()[:20])
     options: dict[str, Any] = {"train_steps": TOTAL, "steps_per_eval": 3, "save_checkpoints_steps": 2}
     said = run(started, tmp_path, words(model_dir, **options), 2)
-    assert f"Going on from step {TOTAL - 1}" in said[0]
+    assert f"Resuming from step {TOTAL - 1}" in said[0]
     assert all("cannot be read and is skipped" in text for text in said)
     assert (model_dir / "checkpoints" / f"{TOTAL}.damaged").exists()
     check_the_same_training(by_two[0], model_dir)

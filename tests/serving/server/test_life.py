@@ -144,7 +144,7 @@ def test_stopped_under_load_every_request_is_answered(
         load = under_load(server.url, body, work)
         assert {answer.status_code for answer in load.answers} == {200}
         assert load.refused == 12
-        assert server.log.read_text().endswith("Stopping: answering what is under way\nStopped.\n")
+        assert server.log.read_text().endswith("Stopping: answering requests in progress\nStopped.\n")
 
 
 @pytest.mark.parametrize(

@@ -199,7 +199,7 @@ def test_without_room_batches_are_as_on_the_disk_in_that_order(
         bucket.faults(**faults)
         with caplog.at_level(logging.INFO, "resnet_tpu"):
             found = batches(far)
-        assert "data_order=pieces: nothing of the data is kept" in caplog.text
+        assert "data_order=pieces: the data are not kept" in caplog.text
         for one, other in zip(expected, found, strict=True):
             assert all(np.array_equal(one[name], other[name]) for name in one)
 

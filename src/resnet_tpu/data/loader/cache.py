@@ -131,7 +131,7 @@ def open_cache(data: DataConfig, num_images: int) -> ImageCache | None:
     """An empty cache for a training run; None if nothing `is_cached`."""
     if not is_cached(data):
         if data.cache == "records":
-            log.info("cache=records: %s is on this machine, which keeps in memory what was read.", data.location)
+            log.info("cache=records: %s is on this machine, which caches files in memory anyway.", data.location)
         return None
     free = free_memory()
     budget = free // 2 if data.cache_memory is None else data.cache_memory * _GB

@@ -35,7 +35,7 @@ def choose_order(source: Source, data: DataConfig, *, rows: int) -> Literal["rec
         )  # fmt: skip
         return "records"
     log.info(
-        "data_order=pieces: nothing of the data is kept, so each epoch reads them in pieces of 4 MB, which wait in "
+        "data_order=pieces: the data are not kept, so each epoch reads them in pieces of 4 MB, which wait in "
         "%.1f GB of memory.", needed / _GB,
     )  # fmt: skip
     return "pieces"

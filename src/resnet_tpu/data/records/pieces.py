@@ -208,7 +208,7 @@ def open_reader(cache_folder: str, files: Sequence[RecordFile]) -> DirectReader:
     Raises UserError for a folder that is not on this machine.
     """
     if storage.is_remote(cache_folder):
-        raise UserError("cache_folder", cache_folder, "a folder on this machine", "Name one, or none to keep nothing.")
+        raise UserError("cache_folder", cache_folder, "a folder on this machine", "Give one, or none to keep nothing.")
     if cache_folder == "none":
         return DirectReader()
     folder = Path(cache_folder or storage.join(storage.cache_dir(), "pieces"))
@@ -227,7 +227,7 @@ def open_reader(cache_folder: str, files: Sequence[RecordFile]) -> DirectReader:
             missing / _GB, free / _GB, folder,
         )  # fmt: skip
         return DirectReader()
-    log.info("What is read of the data is kept in %s: %.1f GB are to come.", folder, missing / _GB)
+    log.info("Data that are read are kept in %s: %.1f GB still to come.", folder, missing / _GB)
     return KeepingReader(str(folder))
 
 

@@ -182,7 +182,7 @@ def files_table(bundle: Bundle) -> Table:
 
 def comparisons_table(comparisons: Sequence[Comparison]) -> Table:
     """The comparisons for a terminal."""
-    table = Table(title=f"Beside the trained network, on {comparisons[0].num_images} images")
+    table = Table(title=f"Compared with the trained network, on {comparisons[0].num_images} images")
     table.add_column("form", overflow="fold")
     for title in ("logits differ by", "probabilities by", "same class", "top-1", "images/s"):
         table.add_column(title, justify="right")

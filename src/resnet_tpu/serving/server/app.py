@@ -55,7 +55,7 @@ def make_app(models: Mapping[str, Model], loader: Loader, state: State) -> FastA
         title="resnet_tpu",
         version=__version__,
         description="Names the classes of images. The routes under /v1/models are those of TensorFlow Serving. "
-        "What answers GET answers HEAD.",
+        "Every route for GET also takes HEAD.",
         docs_url=None,
         redoc_url=None,
         openapi_url=None,  # a route like the others, so that it is counted like them

@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 _LENGTHS = {b"content-length", b"transfer-encoding"}
 _CLOSE = {"connection": "close"}
-_STOPPING = Refusal(503, "Server: got a request that it has no time to answer, as it stops. Send it again.")
+_STOPPING = Refusal(503, "Server: got a request that it has no time to answer, as it is stopping. Send it again.")
 
 
 @dataclass

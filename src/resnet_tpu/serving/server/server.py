@@ -153,7 +153,7 @@ class _Server(uvicorn.Server):
         log.info("Open that, or: curl -F images=@photo.jpg %s/v1/models/%s:classify", self._url, self._model)
         await super().main_loop()
         self._state.is_ready = False
-        log.info("Stopping: answering what is under way")
+        log.info("Stopping: answering requests in progress")
         # even while nobody is connected: load balancers connect only to ask whether it is ready
         await self._wait(self._options.drain_seconds, lambda: False)
 
