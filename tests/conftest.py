@@ -84,12 +84,16 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Runs a test with a `golden_case` for each network whose outputs are at hand; only the small set is not `long`."""
-    if "golden_case" in metafunc.fixturenames:
-        names = _networks(_golden_folder())
-        short = {*names} & {*_networks(SMALL_GOLDEN)} or {*names[:2]}
-        cases = [pytest.param(name, marks=[] if name in short else pytest.mark.long) for name in names]
-        metafunc.parametrize("golden_case", cases, scope="module")
+    """Runs tests with a `golden_case` for each network whose outputs are at hand; only the small set is not `long`.
+
+    For a `golden_step`, whose network takes seconds to compile for training, only the first is not `long`.
+    """
+    names = _networks(_golden_folder())
+    small = [name for name in names if name in _networks(SMALL_GOLDEN)] or names[:2]
+    for fixture, short in (("golden_case", small), ("golden_step", small[:1])):
+        if fixture in metafunc.fixturenames:
+            cases = [pytest.param(name, marks=[] if name in short else pytest.mark.long) for name in names]
+            metafunc.parametrize(fixture, cases, scope="module")
 
 
 def pytest_collection_finish() -> None:

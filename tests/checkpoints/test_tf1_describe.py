@@ -80,7 +80,7 @@ def test_tells_the_width(options: dict[str, Any], width: int) -> None:
 
 
 @pytest.mark.parametrize("ratio", [0.1, 0.3, 7 / 160, 0.999])
-@pytest.mark.parametrize("width", [4, pytest.param(5, marks=pytest.mark.long), 7])
+@pytest.mark.parametrize("width", [4, *(pytest.param(width, marks=pytest.mark.long) for width in (5, 7))])
 def test_any_share_of_squeeze_and_excite_gives_the_same_network(ratio: float, width: int) -> None:
     network = make_network({"resnet_depth": 50, "se_ratio": ratio, "resnet_width": width})
     found = options_of(variables_of(network))

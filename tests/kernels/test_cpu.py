@@ -55,14 +55,14 @@ def random_norm(features: int, seed: int) -> Norm:
 
 def all_gradients(function: Callable[..., Any], *arguments: Any) -> Any:
     """(results, gradients with respect to all arguments) of the sum of the results, each weighted by random numbers."""
-    results = function(*arguments)
-    weights = [random(*leaf.shape, seed=90 + i) for i, leaf in enumerate(jax.tree.leaves(results))]
 
-    def total(*arguments: Any) -> jax.Array:
-        leaves = jax.tree.leaves(function(*arguments))
-        return sum(((leaf * weight).sum() for leaf, weight in zip(leaves, weights, strict=True)), jnp.zeros(()))
+    def total(*arguments: Any) -> tuple[jax.Array, Any]:
+        results = function(*arguments)
+        weighted = [(leaf * random(*leaf.shape, seed=90 + i)).sum() for i, leaf in enumerate(jax.tree.leaves(results))]
+        return sum(weighted, jnp.zeros(())), results
 
-    return results, jax.jit(jax.grad(total, argnums=tuple(range(len(arguments)))))(*arguments)
+    gradients, results = jax.jit(jax.grad(total, argnums=tuple(range(len(arguments))), has_aux=True))(*arguments)
+    return results, gradients
 
 
 GEOMETRIES = [
@@ -198,11 +198,14 @@ def test_pool_is_the_plain_one(padding: Any, side: int) -> None:
 @needs_library
 def test_nan_passes_through() -> None:
     x = random(2, 8, 8, 16).at[1, 2, 3, 4].set(jnp.nan)
-    norm = random_norm(16, 1)
-    for y in (cpu.max_pool(Deferred(x, norm), "same"), cpu.residual_add(Deferred(x, norm), x)):
-        assert jnp.isnan(y[1, ..., 4]).any()
-        assert not jnp.isnan(y[0]).any()
-    assert jnp.isnan(cpu.convolve(Deferred(x, norm), random(1, 1, 16, 8), 1)[1]).all()
+    deferred, kernel = Deferred(x, random_norm(16, 1)), random(1, 1, 16, 8)
+    pooled = jax.jit(functools.partial(cpu.max_pool, padding="same"))(deferred)
+    added = jax.jit(cpu.residual_add)(deferred, x)
+    _, mean, _, _ = jax.jit(cpu.convolve, static_argnums=2)(deferred, kernel, 1)
+    for y in (pooled, added):
+        assert np.isnan(y[1, ..., 4]).any()
+        assert not np.isnan(y[0]).any()
+    assert np.isnan(mean).all()
 
 
 def network_of(kernels: Kernels, monkeypatch: pytest.MonkeyPatch, **options: Any) -> tuple[Network, Config]:

@@ -54,8 +54,13 @@ class Part:
         self, params: Arrays, x: Any, training: Training | None = None, kernels: Kernels = PLAIN
     ) -> tuple[jax.Array, Arrays]:
         """(output of the layers, running statistics afterwards)."""
-        net = NamedLayers(self._settings, self._dtype, params, self.batch_stats, training=training, kernels=kernels)
-        return self._run(net, jnp.asarray(x)), net.batch_stats
+
+        @jax.jit  # compiled as a whole: operation by operation takes many times as long
+        def apply(params: Arrays, batch_stats: Arrays, x: jax.Array) -> tuple[jax.Array, Arrays]:
+            net = NamedLayers(self._settings, self._dtype, params, batch_stats, training=training, kernels=kernels)
+            return self._run(net, x), net.batch_stats
+
+        return apply(params, self.batch_stats, jnp.asarray(x))
 
     def randomize(self) -> None:
         """Gives scales, biases and the like random values of both signs; initial ones would hide effects or agree."""

@@ -1,5 +1,6 @@
 """Random dropping: how much is dropped, where, and by which key."""
 
+import functools
 from collections.abc import Callable
 
 import jax
@@ -19,13 +20,15 @@ DROPS: dict[str, Callable[[jax.Array, jax.Array], jax.Array]] = {
 
 
 def squares(x: jax.Array, fraction: float, *, size: int = 7, num_groups: int = 1, progress: float = 1.0) -> jax.Array:
-    return dropblock(x, KEY, progress, fraction=fraction, size=size, num_groups=num_groups)
+    """The map after dropblock, with `progress` a value that the compiler does not know, as in training."""
+    drop = jax.jit(functools.partial(dropblock, fraction=fraction, size=size, num_groups=num_groups))
+    return drop(x, KEY, progress)
 
 
 @pytest.mark.parametrize("name", DROPS)
 def test_types_stay_and_the_mean_too(name: str) -> None:
     x = jnp.ones((512, 8, 8, 4), jnp.bfloat16)
-    y = DROPS[name](x, KEY)
+    y = jax.jit(DROPS[name])(x, KEY)
     assert (y.dtype, y.shape) == (x.dtype, x.shape)
     # drop connect makes 512 draws: the standard error of its mean is 1/sqrt(512) = 4.4 %; the bound is three times that
     assert abs(float(y.astype(jnp.float32).mean()) - 1) < 0.14
@@ -33,7 +36,7 @@ def test_types_stay_and_the_mean_too(name: str) -> None:
 
 def test_dropout_drops_single_values_and_scales_up_the_rest() -> None:
     x = jnp.asarray(np.random.default_rng(0).normal(size=(400, 250)), jnp.float32)
-    y = dropout(x, KEY, 0.25)
+    y = jax.jit(dropout, static_argnums=2)(x, KEY, 0.25)
     dropped = np.asarray(y == 0)
     assert abs(dropped.mean() - 0.25) < 0.005  # 100 000 draws: a standard error of 0.14 %, times three
     np.testing.assert_allclose(y[~dropped], x[~dropped] / 0.75, rtol=1e-6)
@@ -41,7 +44,7 @@ def test_dropout_drops_single_values_and_scales_up_the_rest() -> None:
 
 def test_drop_connect_drops_whole_images_and_scales_up_the_rest() -> None:
     x = jnp.asarray(np.random.default_rng(0).normal(size=(4000, 2, 2, 3)), jnp.float32)
-    y = drop_connect(x, KEY, 0.2)
+    y = jax.jit(drop_connect, static_argnums=2)(x, KEY, 0.2)
     dropped = np.asarray((y == 0).all((1, 2, 3)))
     np.testing.assert_array_equal(dropped, np.asarray((y == 0).any((1, 2, 3))))
     assert abs(dropped.mean() - 0.2) < 0.02  # 4000 draws: a standard error of 0.6 %, times three

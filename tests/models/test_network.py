@@ -35,8 +35,13 @@ def leaves(arrays: Arrays) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("depth", "parameters"),
     [
-        (18, 11_693_736), (34, 21_801_896), (50, 25_557_032), (101, 44_549_160), (152, 60_192_808), (200, 64_673_832),
-        (270, 89_599_272), (350, 112_786_216), (420, 131_784_488),
+        (18, 11_693_736), (34, 21_801_896), (50, 25_557_032), (101, 44_549_160),
+        *(
+            pytest.param(depth, parameters, marks=pytest.mark.long)
+            for depth, parameters in (
+                (152, 60_192_808), (200, 64_673_832), (270, 89_599_272), (350, 112_786_216), (420, 131_784_488)
+            )
+        ),
     ],
 )  # fmt: skip
 def test_parameter_counts_are_the_originals(depth: int, parameters: int) -> None:

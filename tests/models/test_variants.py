@@ -24,8 +24,8 @@ RANDOM: dict[str, Any] = {
 VARIANTS: dict[str, dict[str, Any]] = {
     "rs": {"resnet_depth": 50, **RS, **RANDOM},
     "v2": {"resnet_depth": 50, "pre_activation": True, "dropblock_groups": "4", "dropblock_keep_prob": 0.9},
-    "evonorm_b0": {"resnet_depth": 18, "pre_activation": True, "norm_act_layer": "evonorm_b0"},
-    "evonorm_s0": {"resnet_depth": 18, "pre_activation": True, "norm_act_layer": "evonorm_s0", "dropout_rate": 0.5},
+    "evonorm_b0": {"resnet_depth": 8, "pre_activation": True, "norm_act_layer": "evonorm_b0"},
+    "evonorm_s0": {"resnet_depth": 8, "pre_activation": True, "norm_act_layer": "evonorm_s0", "dropout_rate": 0.5},
 }
 
 
@@ -173,7 +173,7 @@ def test_frozen_norms_train_as_they_evaluate(options: dict[str, Any]) -> None:
     [
         pytest.param("rs", 53 + 3 + 2 * 16, marks=pytest.mark.long),
         pytest.param("v2", 53, marks=pytest.mark.long),
-        ("evonorm_s0", 21),
+        ("evonorm_s0", 10),
     ],
 )
 def test_bfloat16_variants_convolve_in_half_precision_on_float32_parameters(name: str, convolutions: int) -> None:

@@ -27,11 +27,15 @@ def one_step(*, parts: int = 1, devices: int = 1, groups: int = 1, count: int = 
     """The state after a step and its metrics, from the same state and batch for all options."""
     config = CONFIG.replace(gradient_accumulation_steps=parts, **options)
     network = create_network(config.model, num_classes=7, image_size=16, batch_norm_groups=groups)
+    # One block has every kind of layer; its branch must not start at zero, which would hide it.
+    one_block = dataclasses.replace(network.architecture, blocks_per_group=(1,), zero_scale=False)
+    network = dataclasses.replace(network, architecture=one_block)
     step: Callable[..., Result] = make_train_step(network, constant(0.1), config.optimizer, num_devices=devices)
     mesh = distributed.make_mesh(devices)
     rng = np.random.default_rng(0)
+    brightness = rng.uniform(0, 1, (count, 1, 1, 1))  # differs between parts, and so do their statistics
     batch = {
-        "image": rng.integers(0, 256, (count, 16, 16, 3), dtype=np.uint8),
+        "image": (brightness * rng.integers(0, 256, (count, 16, 16, 3))).astype(np.uint8),
         "label": rng.integers(0, 7, count, dtype=np.int32),
         "weight": np.ones(count, np.float32),
     }

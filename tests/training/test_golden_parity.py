@@ -243,30 +243,30 @@ def assert_is_the_originals(
 
 
 @pytest.fixture(scope="module")
-def cases(golden: Callable[[str], Path], golden_case: str) -> Cases:
+def step_cases(golden: Callable[[str], Path], golden_step: str) -> Cases:
     """The network in float32 or float64, created once on first use."""
-    return functools.cache(lambda precision: Case(golden, golden_case, precision=precision))
+    return functools.cache(lambda precision: Case(golden, golden_step, precision=precision))
 
 
 @pytest.mark.parametrize("mode", ["eval", "train"])
-def test_logits_and_loss(cases: Cases, mode: str) -> None:
-    case = cases("float32")
+def test_logits_and_loss(golden: Callable[[str], Path], golden_case: str, mode: str) -> None:
+    case = Case(golden, golden_case)
     start = case.load("start")
     found = case.forward(mode, start.params, start.batch_stats)
     assert case.beyond({f"{mode}_{name}": value for name, value in found.items()}) == {}
 
 
-def test_gradients(cases: Cases) -> None:
-    assert_is_the_originals(gradients, cases, "float32", start="start", momentum=False)
+def test_gradients(step_cases: Cases) -> None:
+    assert_is_the_originals(gradients, step_cases, "float32", start="start", momentum=False)
 
 
-def test_first_step(cases: Cases) -> None:
-    assert_is_the_originals(first_step, cases, "float32", start="start")
-    if cases("float32").meta["after_checkpoint"]:  # a run of the original is resumed here
-        assert_is_the_originals(resumed_step, cases, "float32", start="after")
+def test_first_step(step_cases: Cases) -> None:
+    assert_is_the_originals(first_step, step_cases, "float32", start="start")
+    if step_cases("float32").meta["after_checkpoint"]:  # a run of the original is resumed here
+        assert_is_the_originals(resumed_step, step_cases, "float32", start="after")
 
 
-def test_all_steps_and_evaluation_after_them(cases: Cases) -> None:
-    assert_is_the_originals(all_steps, cases, "float32", "float64", start="start")
-    if cases("float32").meta["after_checkpoint"]:
-        assert_is_the_originals(resumed_losses, cases, "float32", "float64", start="after")
+def test_all_steps_and_evaluation_after_them(step_cases: Cases) -> None:
+    assert_is_the_originals(all_steps, step_cases, "float32", "float64", start="start")
+    if step_cases("float32").meta["after_checkpoint"]:
+        assert_is_the_originals(resumed_losses, step_cases, "float32", "float64", start="after")
