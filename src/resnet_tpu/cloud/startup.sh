@@ -1,12 +1,12 @@
-# What each host of a TPU slice does when it starts: runs the training in a container, and keeps log and exit code in
-# FOLDER. Set before: IMAGE, COMMAND (an array), FOLDER, PAUSE, and QUEUED_RESOURCE, PROJECT, ZONE to delete the slice in
-# the end; an empty QUEUED_RESOURCE keeps it.
+# Each host of a TPU slice runs this when it starts: it trains in a container, and stores log and exit code in FOLDER.
+# Variables to set before: IMAGE, COMMAND (an array), FOLDER, PAUSE, and QUEUED_RESOURCE, PROJECT, ZONE to delete the
+# slice at the end; an empty QUEUED_RESOURCE keeps it.
 
 metadata=http://metadata.google.internal/computeMetadata/v1/instance/attributes
 host=$(curl --silent --fail --header 'Metadata-Flavor: Google' "$metadata/agent-worker-number" || echo 0)
 log=$(mktemp)
 
-keep() {  # FILE NAME: copies the file to FOLDER, as often as it takes
+keep() {  # FILE NAME: copies the file to FOLDER, in up to five attempts
   for try in 1 2 3 4 5; do
     gcloud storage cp --quiet "$1" "$FOLDER/$2" >/dev/null 2>&1 && return
     sleep "$PAUSE"

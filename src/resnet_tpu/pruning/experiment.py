@@ -43,12 +43,12 @@ def prune_run(
 
     The phases are in `output_dir/seed_<n>/<retrain>/<level>/`. For a seed other than that of `model_dir`, the unpruned
     network is trained first, in `output_dir/seed_<n>/unpruned/`. Unfinished training is finished first, including that
-    in `model_dir`. computing: overrides of options that change where and how the training is computed, not what is
-    trained: `data_dir` for images that have moved, `precision`, `kernels`, `num_cores`, and those for several
-    processes, all of which must make the same call. Returns the outcomes: for each seed that of the unpruned network,
-    then those of its phases. The command `resnet-tpu prune` also writes their table and pictures; run afterwards, it
-    trains nothing again. Raises UserError for options that do not fit together or do not fit `output_dir`, for a
-    network that is already pruned as far, and when the rewind step has no checkpoint.
+    in `model_dir`. computing: overrides of options that change where and how training is computed, not what is trained:
+    `data_dir` for images that have moved, `precision`, `kernels`, `num_cores`, and those for several processes, all of
+    which must make the same call. Returns the outcomes: for each seed that of the unpruned network, then those of its
+    phases. The command `resnet-tpu prune` also writes their table and pictures; run afterwards, it trains nothing
+    again. Raises UserError for options that do not fit together or do not fit `output_dir`, for a network that is
+    already pruned as far, and when the rewind step has no checkpoint.
     """
     model_dir, output_dir = expand_home(model_dir), expand_home(output_dir)
     check_kind("asked", asked, Experiment, "Make one: Experiment(density='20').")

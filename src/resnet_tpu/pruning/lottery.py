@@ -199,7 +199,7 @@ def _prune(config: Config, network: Network) -> Masks:
 
 
 def _reset(config: Config, network: Network) -> _Origin:
-    """The arrays, masks and step from which the flags tell us to train."""
+    """The arrays, masks and step to train from, as the flags ask."""
     flags = config.lottery
     start = _open(flags.lottery_reset_to, network, config)
     if flags.lottery_reset_global_step_to:

@@ -17,7 +17,7 @@ COMPUTING = {
     if name in ("precision", "kernels") or (found.group == "run" and name not in ("model_dir", "mode"))
 }
 """Options for where the images are and how training is computed, not what is trained: re-training may use other values
-than the first training did."""
+than the first run did."""
 
 
 @dataclass(frozen=True)

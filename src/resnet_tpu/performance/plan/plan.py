@@ -59,7 +59,7 @@ class Plan:
     """A run on a slice."""
 
     topology: Topology
-    devices: int  # used by the run
+    devices: int  # number used by the run
     train: Step | None
     eval: Step | None
     train_images: int
@@ -67,7 +67,7 @@ class Plan:
     train_steps: int
     evaluations: int
     price_per_chip_hour: float | None
-    host: Host | None  # supplies images to its devices; None: as fast as they take them
+    host: Host | None  # how fast each supplies images; None: as fast as the devices take them
     largest_batch: int | None  # that fits on the whole slice; None if it was not searched, or nothing fits
     compiled_for: str  # the slice that the compiler was given
     compiler: str  # its name and version

@@ -48,7 +48,7 @@ class Bundle:
     """The content of `bundle.json`, and access to the files it lists.
 
     version: the unix seconds in the folder's name, or else of the time it was written. description: the model card,
-    which is public; `docs/export.md` lists its keys. config: of training. files: (bytes, SHA-256) by path.
+    which is public; `docs/export.md` lists its keys. config: of the run. files: (bytes, SHA-256) by path.
     """
 
     path: str

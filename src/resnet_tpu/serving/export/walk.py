@@ -45,7 +45,7 @@ class Ops(Protocol[T]):
         ...
 
     def average_pool(self, x: T, pads: Pads) -> T:
-        """The mean over 2x2 windows with stride 2, without the padding."""
+        """The mean over 2x2 windows with stride 2, not counting the padding."""
         ...
 
     def add(self, x: T, y: T, *, relu: bool) -> T:
