@@ -110,7 +110,7 @@ def test_lars_gives_each_kernel_a_rate_of_its_own() -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"resnet_depth": 18},
+        {"resnet_depth": 8},
         pytest.param({"resnet_depth": 50, "se_ratio": 0.25, "use_resnetd_stem": True}, marks=pytest.mark.long),
         pytest.param(
             {"resnet_depth": 50, "norm_act_layer": "evonorm_s0", "pre_activation": True}, marks=pytest.mark.long
