@@ -63,7 +63,7 @@ The networks of the [recipes of these names](regularisation.md#resnet-rs): `use_
 
 ABOUT_WEIGHTS = """
 All are for the 1,000 classes of ImageNet; `resnet-tpu models` lists them too, with their sources. *Top-1* is the
-accuracy in % that was published with them, where that is known for sure. Other weights on Hugging Face's hub, of the
+accuracy in % that was published with them, if it is known for certain. Other weights on Hugging Face's hub, of the
 networks above that timm has, are named `hf:OWNER/NAME`.
 """
 
