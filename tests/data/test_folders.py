@@ -178,6 +178,7 @@ def write_csv(folder: Path, text: str, encoding: str = "utf-8") -> str:
 
 
 def test_csv(tmp_path: Path) -> None:
+    touch(tmp_path, "1.jpg", "x/2.jpg")
     path = write_csv(tmp_path, 'label, path,more\nb,x/2.jpg,1\n"a,b",/abs/1.jpg,2\n\nb,x/2.jpg,1\n', "utf-8-sig")
     found = find_photos(path)
     assert listed(found) == [("/abs/1.jpg", "a,b", None), ("x/2.jpg", "b", None)]
@@ -191,6 +192,7 @@ def test_csv(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mark", [";", "\t"])
 def test_csv_of_a_spreadsheet(tmp_path: Path, mark: str) -> None:
+    touch(tmp_path, "1.jpg")
     text = f'Path{mark}Label\r\n1.jpg{mark}"red, ripe"\r\n2.jpg{mark}b\r\n'
     found = find_photos(write_csv(tmp_path, text, "utf-8-sig"))
     assert listed(found) == [("1.jpg", "red, ripe", None), ("2.jpg", "b", None)]
@@ -218,7 +220,16 @@ def test_bad_csv(tmp_path: Path, text: str, message: str) -> None:
     assert message in str(caught.value)
 
 
+def test_csv_seen_from_another_folder_or_without_extensions(tmp_path: Path) -> None:
+    touch(tmp_path, "photos/1.jpg", "photos/2.jpg")
+    path = write_csv(tmp_path, "path,label\n1.jpg,a\nphotos/2,b\n")
+    with pytest.raises(UserError) as caught:
+        find_photos(path)
+    assert f"got 2 paths without a file, the first {tmp_path / '1.jpg'}, expected paths as seen" in str(caught.value)
+
+
 def test_csv_with_paths_in_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    touch(tmp_path, "~2.jpg")
     monkeypatch.setenv("HOME", "/home/me")
     found = find_photos(write_csv(tmp_path, "path,label,split\n~/1.jpg,a,train,\n~2.jpg,b,train,\n"))
     assert [photo.path for photo in found.photos] == ["/home/me/1.jpg", str(tmp_path / "~2.jpg")]

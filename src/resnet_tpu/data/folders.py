@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from resnet_tpu import storage
@@ -25,10 +25,12 @@ def find_photos(raw: str, boxes: Boxes | None = None) -> PhotoListing:
     """The photos of a folder of class folders, of `train/ validation/ test/` with class folders, or of a CSV file.
 
     raw: a local path, or one in a bucket. boxes: assigned to the photos with these names. Raises UserError when `raw`
-    is none of these, no image is found, there is only one class, or no box belongs to a photo.
+    is none of these, no image is found, there is only one class, no photo of the CSV file exists, or no box belongs to
+    a photo.
     """
     suffix = Path(raw).suffix.lower()
-    if storage.is_dir(raw):
+    is_folder = storage.is_dir(raw)
+    if is_folder:
         found = _scan(raw)
     elif storage.exists(raw) and suffix not in (*IMAGE_SUFFIXES, *_ARCHIVE_SUFFIXES):
         found = read_photo_csv(raw)
@@ -44,6 +46,8 @@ def find_photos(raw: str, boxes: Boxes | None = None) -> PhotoListing:
         others = "".join(f", and {folder} with {got}" for folder, got in empty_classes(found)[:1])
         raise UserError(f"Photos in {raw}", f"one class ({min(classes)}){others}", "at least two classes", _LAYOUT)
     _check_class_names(raw, classes)
+    if not is_folder:
+        _check_some_exist(raw, found.photos)
     found.photos.sort(key=lambda photo: os.fsencode(photo.name))
     return _with_boxes(found, boxes) if boxes else found
 
@@ -58,6 +62,19 @@ def _check_class_names(raw: str, classes: Collection[str]) -> None:
         if (other := same.setdefault(composed(name), name)) != name:
             got = f"{other} and {name}, one name in two forms of Unicode ({other!a}, {name!a})"
             raise UserError(f"Classes of {raw}", got, "one form", "Rename one; a Mac decomposes letters with accents.")
+
+
+def _check_some_exist(raw: str, photos: Sequence[Photo]) -> None:
+    """Raises UserError if none of the photos that a CSV file lists exists.
+
+    Single missing ones are found when they are read. Photos in a bucket are not looked for: each would be a request.
+    """
+    if any(storage.is_remote(photo.path) or storage.exists(photo.path) for photo in photos):
+        return
+    storage.check_reachable(photos[0].path)
+    got = f"{len(photos)} paths without a file, the first {Path(photos[0].path).absolute()}"
+    expected = "paths as seen from the folder of the CSV file, with extension"
+    raise UserError(f"CSV {raw}", got, expected, "Write them like photos/1.jpg, or in full.")
 
 
 def empty_classes(found: PhotoListing) -> list[tuple[str, str]]:

@@ -12,6 +12,7 @@ from resnet_tpu.pruning.outcome import _read_rows
 
 _FOLDER = tempfile.TemporaryDirectory()
 _CSV, _XML = Path(_FOLDER.name) / "photos.csv", Path(_FOLDER.name) / "boxes" / "photo.xml"
+(Path(_FOLDER.name) / "a, c.jpg").touch()  # of the first table: one whose photos are all missing is refused
 
 
 def one_input(data: bytes) -> None:
