@@ -190,7 +190,9 @@ def test_a_training_starts_from_weights_of_the_original(tiny: Tiny, whole: Path,
 
 
 @pytest.mark.long
-def test_names_of_classes_stay_once_the_data_told_them(coloured_photos: Path, tiny: Tiny, tmp_path: Path) -> None:
+def test_names_of_classes_stay_once_the_data_told_them_and_others_are_refused(
+    coloured_photos: Path, tiny: Tiny, tmp_path: Path
+) -> None:
     """TFRecords without a manifest give class names only where labels are counted, not where their number is given."""
     data_dir, model_dir = tmp_path / "data", tmp_path / "run"
     data_dir.mkdir()
@@ -208,6 +210,11 @@ def test_names_of_classes_stay_once_the_data_told_them(coloured_photos: Path, ti
         assert orbax.read_meta(orbax.find(str(model_dir)))["class_names"] == names
     predictions = predict(Config().replace(model_dir=str(model_dir), num_cores=1), split="validation")
     assert (len(predictions.names), predictions.class_names) == (24, colours)
+    for name in colours[:2]:
+        shutil.copytree(coloured_photos / name, tmp_path / "two" / name)
+    for attempt in (rehearse, train):
+        with pytest.raises(UserError, match=r"Classes of .*two: got blue, green, expected blue, green, red"):
+            attempt(tiny(model_dir, data_dir=str(tmp_path / "two"), mode="train", num_label_classes=None))
 
 
 def test_a_rehearsal_refuses_another_network_as_the_training_does(tiny: Tiny, whole: Path) -> None:

@@ -219,8 +219,8 @@ def check_shapes(path: str, stored: Arrays, shapes: Arrays) -> None:
                 f"Checkpoint {path}, {name}",
                 f"shape {tuple(found[name].shape)}",
                 f"{tuple(leaf.shape)}",
-                "Use the options it was trained with (resnet_depth, resnet_width, classes), or another model_dir or "
-                "checkpoint.",
+                "Use the options it was trained with (resnet_depth, resnet_width, stem, image_size, classes), or "
+                "another model_dir or checkpoint.",
             )
 
 

@@ -112,7 +112,11 @@ def find_start(
     Raises UserError when a checkpoint is of another network or other classes.
     """
     shapes = _shapes(config, network, checkpoints)
-    checkpoint = checkpoints.restore(distributed.with_sharding(shapes.to_arrays(), distributed.replicated(mesh)))
+    try:
+        checkpoint = checkpoints.restore(distributed.with_sharding(shapes.to_arrays(), distributed.replicated(mesh)))
+    except UserError:
+        check_newest(config, network, checkpoints, class_names)  # names the classes, where shapes only count them
+        raise
     if checkpoint is not None:
         names = checkpoint.meta["class_names"]
         check_classes(config.data.location, class_names, names)
