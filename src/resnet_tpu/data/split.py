@@ -32,7 +32,7 @@ def split_files(
 
 def other_split_advice(split: Split) -> str:
     """Advice for data without images in `split`: what to do instead of adding some."""
-    training = ", or --mode=train, which evaluates nothing" if split == "validation" else ""
+    training = ", or train with --mode=train, which evaluates nothing" if split == "validation" else ""
     return f"choose another split{training}."
 
 

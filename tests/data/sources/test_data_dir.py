@@ -460,7 +460,9 @@ def test_folders_that_cannot_be_used(class_folders: Path, tmp_path: Path, draw: 
     few = tmp_path / "few"
     for name in ("a/1.jpg", "b/1.jpg"):
         draw(few / name)
-    refused(few, "validation", "got none of its 2 images, expected validation images. Add .* or --mode=train")
+    refused(few, "validation", r"none of its 2 images, which are split at random, expected validation .* --mode=train")
+    shutil.copytree(few, tmp_path / "split" / "train")
+    refused(tmp_path / "split", "test", "got none of its 2 images, expected test images. Add test images; or choose")
 
 
 def test_photo_that_disappears(class_folders: Path) -> None:

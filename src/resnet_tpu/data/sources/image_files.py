@@ -54,9 +54,12 @@ class FolderSource:
             told += too_small(shares, names, SPLITS)
         _warn(data.data_dir, tuple(told))
         if not photos:
-            do = f"Add {split} images, or {other_split_advice(split)}"
+            got, add = f"none of its {len(found.photos)} images", f"Add {split} images"
+            if not found.has_splits:
+                got = f"{got}, which are split at random"
+                add = f"Name them, as {split}/CLASS/photo.jpg or in a column split of a CSV"
             raise UserError(
-                f"data_dir {data.data_dir}", f"none of its {len(found.photos)} images", f"{split} images", do
+                f"data_dir {data.data_dir}", got, f"{split} images", f"{add}; or {other_split_advice(split)}"
             )
         self._photos = [
             (
