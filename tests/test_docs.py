@@ -8,6 +8,7 @@ import os
 import re
 import runpy
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
@@ -20,6 +21,7 @@ from jax._src import xla_bridge
 
 from resnet_tpu import cli, resnet_main
 from resnet_tpu.cli.arguments import Menu
+from resnet_tpu.data.folders import find_photos
 from resnet_tpu.data.loader.batches import train_batches
 from resnet_tpu.options.config import OPTIONS, Config, ModelConfig
 
@@ -170,6 +172,43 @@ def test_commands_for_photos_run_as_they_are(tmp_path: Path) -> None:
     draw_photos(tmp_path / "photos")
     (tmp_path / "photo.jpg").write_bytes((tmp_path / "photos" / "rose" / "1.jpg").read_bytes())
     run(tmp_path, [*commands(ROOT / "README.md", "bash"), *commands(ROOT / "docs" / "photos.md", "bash")])
+
+
+def draw_competition(folder: Path) -> tuple[str, str]:
+    """Draws the photos and the table that `competition.md` begins with, and returns the page's two programs."""
+    draw_photos(folder / "photos")
+    (folder / "train_images").mkdir()
+    (folder / "test_images").mkdir()
+    lines = ["image_id,label"]
+    for path in sorted((folder / "photos").rglob("*.jpg")):
+        name = f"{path.parent.name}{path.stem}"
+        path.rename(folder / "train_images" / f"{name}.jpg")
+        lines.append(f"{name},{path.parent.name}")
+    shutil.copy(folder / "train_images" / "rose1.jpg", folder / "test_images" / "0a1b.jpg")
+    (folder / "train.csv").write_text("\n".join(lines))
+    page = (ROOT / "docs" / "competition.md").read_text()
+    first, second = (text for kind, text in BLOCK.findall(page) if kind == "python")
+    return first, second
+
+
+def test_the_table_of_a_competition_becomes_one_of_photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program, _ = draw_competition(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    exec(program, {})
+    found = find_photos("photos.csv").photos
+    assert {photo.class_name for photo in found} == {"daisy", "rose"}
+    assert {Path(photo.path).resolve() for photo in found} == {*(tmp_path / "train_images").iterdir()}
+
+
+@pytest.mark.long
+def test_the_page_for_competitions_ends_with_a_submission(tmp_path: Path) -> None:
+    first, second = draw_competition(tmp_path)
+    run_python(tmp_path, first)
+    run(tmp_path, commands(ROOT / "docs" / "competition.md", "bash"))
+    run_python(tmp_path, second)
+    head, row = (tmp_path / "submission.csv").read_text().splitlines()
+    assert head == "image_id,label"
+    assert row in ("0a1b,daisy", "0a1b,rose")
 
 
 @pytest.mark.slow
