@@ -62,10 +62,11 @@ def test_a_signal_saves_first(tmp_path: Path, number: signal.Signals, code: int)
     process = start(tmp_path, 1_000_000)
     wait_for(process, "Step 10 of")
     process.send_signal(number)
-    process.communicate(timeout=60)
+    _, said = process.communicate(timeout=60)
     assert process.returncode == code
     # the checkpoint holds exactly the steps that were measured: no work was lost
     assert steps_in(tmp_path)[-1] == max(row["step"] for row in read_metrics(str(tmp_path))) + 1
+    assert f"Stopped at step {steps_in(tmp_path)[-1]}, which is saved" in said
 
 
 @pytest.mark.long

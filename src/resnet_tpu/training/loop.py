@@ -251,6 +251,8 @@ class Trainer:
             if eval_is_due and not is_stopping:
                 self._evaluate(writer)
         self.checkpoints.wait()
+        if is_stopping and self.step < total and self.step in self.checkpoints.steps():
+            log.info("Stopped at step %d, which is saved. Run the same again to go on.", self.step)
 
     def _log_start(self) -> None:
         """Logs a line on the run, and warns of options that have no effect or not the one that their names suggest."""
