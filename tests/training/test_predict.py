@@ -218,10 +218,12 @@ def test_an_image_that_cannot_be_decoded_is_named_or_left_out(
     [
         (["nowhere.jpg"], r"Image: got nowhere\.jpg, expected an existing file or folder\."),
         (["{empty}"], r"Folder: got .*, expected images in it"),
+        (["{empty}/list.csv"], r"Image: got .*list\.csv, expected an image or a folder of images\. Give the images"),
         ([], r"Images: got none, expected at least one\. To predict a split of the data, leave them out\."),
     ],
 )
 def test_what_is_not_there_is_named(asked: Config, tmp_path: Path, images: list[str], message: str) -> None:
+    (tmp_path / "list.csv").touch()
     with pytest.raises(UserError, match=message):
         predict(asked, [image.format(empty=tmp_path) for image in images])
 
