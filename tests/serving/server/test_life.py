@@ -351,6 +351,25 @@ def test_an_address_that_the_system_refuses(
         serve(["nowhere"], ServeOptions(host="::", port=80))
 
 
+@pytest.mark.parametrize(("allowed", "refused"), [(0, "decode"), (1, "decode"), (2, "run")])
+def test_a_server_that_may_not_start_its_threads_does_not_say_that_it_is_ready(
+    allowed: int, refused: str, export_dir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a container's limit of processes is reached. Started for the first request, they would fail that one."""
+    start, started = threading.Thread.start, []
+
+    def start_within_limit(thread: threading.Thread) -> None:
+        if len(started) == allowed:
+            raise RuntimeError("can't start new thread")
+        started.append(thread)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_within_limit)
+    message = fails(capsys, export_dir, "--num_parallel_calls=2", "--port=0")
+    count = {"decode": 2, "run": 1}[refused]
+    assert message.startswith(f"Threads to {refused}: got can't start new thread, expected {count} of them. Raise the")
+
+
 def test_an_empty_host_is_not_every_address() -> None:
     with pytest.raises(UserError, match="host: got nothing, expected an address of this machine"):
         ServeOptions(host="")

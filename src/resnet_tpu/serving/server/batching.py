@@ -5,12 +5,13 @@ import functools
 import itertools
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor
 
 import numpy as np
 
 from resnet_tpu.serving.server.metrics import ModelMetrics
 from resnet_tpu.serving.server.refusal import Refusal
+from resnet_tpu.serving.server.threads import start_threads
 
 Answer = asyncio.Future[np.ndarray]
 Decode = Callable[[], np.ndarray]
@@ -36,12 +37,13 @@ class Batcher:
         batch_sizes: Sequence[int] = (),
     ) -> None:
         """classify: images uint8 [n, s, s, 3] -> logits [n, classes]. batch_sizes: the values of n that it is called
-        with, ascending; batches are padded with zeros to one of them. Empty: any n up to max_batch_size.
+        with, ascending; batches are padded with zeros to one of them. Empty: any n up to max_batch_size. Raises
+        UserError when the system refuses the network's thread.
         """
         self._classify, self._decoders, self._metrics = classify, decoders, metrics
         self._max_batch_size, self._max_wait, self._max_queue = max_batch_size, max_wait, max_queue
         self._batch_sizes = batch_sizes
-        self._runner = ThreadPoolExecutor(1, "run")
+        self._runner = start_threads(1, "run")
         self._num_decoding = 0
         self._waiting: dict[Answer, tuple[np.ndarray, float]] = {}  # in order, with the time when the image was decoded
         self._is_running = False

@@ -9,7 +9,6 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from types import FrameType
 from typing import cast
 
@@ -24,6 +23,7 @@ from resnet_tpu.serving.server.gate import State
 from resnet_tpu.serving.server.metrics import Metrics
 from resnet_tpu.serving.server.models import Loader, load_models
 from resnet_tpu.serving.server.options import ServeOptions
+from resnet_tpu.serving.server.threads import start_threads
 from resnet_tpu.system import machine, signals
 
 log = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ def serve(given: Sequence[str], options: ServeOptions) -> None:
     metrics, state = Metrics(), State()
     with (
         _listen(options.host, options.port) as listener,
-        ThreadPoolExecutor(options.num_parallel_calls or machine.num_cores(), "decode") as decoders,
+        start_threads(options.num_parallel_calls or machine.num_cores(), "decode") as decoders,
     ):
         loader = Loader(options, decoders, metrics)
         models = load_models(given, loader)
