@@ -56,6 +56,8 @@ def test_metrics_count_what_was_asked(client: httpx.Client, images: list[bytes])
     runs = grown["resnet_tpu_stage_seconds_count", "flowers", "run"]
     assert 1 <= runs == grown["resnet_tpu_batch_images_count", "flowers"] <= 3
     assert after["resnet_tpu_queue_images", "flowers"] == 0
+    assert after["resnet_tpu_reloads_total", "flowers", "loaded"] == 0
+    assert after["resnet_tpu_reloads_total", "flowers", "refused"] == 0
     assert after["resnet_tpu_connections",] >= 1
     assert after["process_resident_memory_bytes",] > 1e6
 

@@ -56,9 +56,14 @@ class Metrics:
         return ModelMetrics(self._stage_seconds, self._batch_images, model)
 
     def watch(self, model: str, *, version: Callable[[], float], queue: Callable[[], float]) -> None:
-        """Sets the functions that return a model's version and queue length, called whenever the metrics are read."""
+        """Sets the functions that return a model's version and queue length, called whenever the metrics are read.
+
+        Its reloads begin at 0: Prometheus sees no increase in a counter that first appears at 1.
+        """
         self._version.labels(model).set_function(version)
         self._queue.labels(model).set_function(queue)
+        for result in ("loaded", "refused"):
+            self.reloads.labels(model, result)
 
     def text(self) -> bytes:
         """All metrics, in the Prometheus text format."""
