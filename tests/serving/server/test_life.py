@@ -337,13 +337,14 @@ def test_a_network_with_other_classes_than_its_bundle_names_is_not_served(
     ("number", "failing", "do"),
     [
         (errno.EAFNOSUPPORT, "socket", "Give --host an address of this machine"),
+        (errno.EINVAL, "bind", "Give --host an address of this machine"),
         (errno.EACCES, "bind", "Choose a port of at least 1024 with --port"),
     ],
 )
 def test_an_address_that_the_system_refuses(
     number: int, failing: str, do: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without IPv6 there is no socket for `::`; a port below 1024 may be for root alone."""
+    """Without IPv6 there is no socket for `::`; `fe80::1` lacks its link; a port below 1024 may be for root alone."""
     opened = Mock()
     (opened if failing == "socket" else opened.return_value.bind).side_effect = OSError(number, "refused")
     monkeypatch.setattr(socket, "socket", opened)

@@ -29,6 +29,7 @@ from resnet_tpu.system import machine, signals
 log = logging.getLogger(__name__)
 
 _BACKLOG = 2048
+_NOT_HERE = {errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, errno.EINVAL}  # EINVAL: a link-local address without its link
 _KEEP_ALIVE_SECONDS = 75
 _LATE_SECONDS = 1.0  # for requests on connections made just before the server stops
 
@@ -85,7 +86,7 @@ def _listen(host: str, port: int) -> socket.socket:
 def _unusable(host: str, port: int, error: OSError | TypeError) -> UserError:
     do = "Stop the program that listens there, or choose another port with --port; 0 takes a free one."
     code = getattr(error, "errno", None)
-    if isinstance(error, socket.gaierror | TypeError) or code in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+    if isinstance(error, socket.gaierror | TypeError) or code in _NOT_HERE:
         do = "Give --host an address of this machine, without a port; 0.0.0.0 means all of them."
     elif code == errno.EACCES:
         do = "Choose a port of at least 1024 with --port: lower ones need more rights."
