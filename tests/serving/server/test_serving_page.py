@@ -55,6 +55,8 @@ def test_its_configuration_of_nginx_works(
             assert links
             for link in links:
                 assert client.get(link).status_code == 200, link
+        assert client.get("metrics").status_code == 404
+        assert client.get("health/live").status_code == 200
         answer = client.post("v1/models/flowers:classify", files={"images": images[0]}).raise_for_status().json()
         refused = client.post("v1/models/flowers:classify", files={"images": bytes(32_100_000)})
     (found,) = answer["predictions"]

@@ -141,7 +141,7 @@ def _add_operation(app: FastAPI, metrics: Metrics, state: State) -> None:
 
     @app.get("/health", responses=openapi.health_answer(503))
     async def health_all() -> Response:
-        """200 when requests are welcome, 503 before and while it stops."""
+        """200 when requests are welcome, 503 as soon as the server begins to stop."""
         return health()
 
     @app.get("/health/ready", responses=openapi.health_answer(503))
