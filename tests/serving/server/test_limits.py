@@ -5,10 +5,13 @@ import concurrent.futures
 import io
 import json
 import re
+import resource
 import struct
+import sys
 import time
 import zlib
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import httpx
@@ -140,6 +143,24 @@ def test_connections_are_bounded(server: "Server", client: httpx.Client) -> None
     assert all(answer.startswith(b"HTTP/1.1 503 ") and b"retry-after" in answer for answer in answers)
     wait_until(lambda: httpx.get(f"{server.url}/health").status_code == 200)
     assert count(client, too_many) >= before + 5
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the limit of another process is set")
+def test_more_connections_than_files_that_it_may_open_wait_and_are_logged_once(
+    export_dir: object, start_server: "StartServer"
+) -> None:
+    with start_server(export_dir) as server:
+        most = len(list(Path(f"/proc/{server.process.pid}/fd").iterdir())) + 5
+        resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (most, most))
+        idle = [server.connect() for _ in range(20)]
+        server.wait_for("New connections wait, as none can be accepted: Too many open files. Raise the limit")
+        time.sleep(1.5)  # the event loop tries again every second
+        for connection in idle:
+            connection.close()
+        wait_until(lambda: httpx.get(f"{server.url}/health", timeout=30).status_code == 200)
+        log = server.log.read_text()
+        assert log.count("New connections wait") == 1
+        assert "Traceback" not in log
 
 
 def test_what_is_refused_before_there_is_a_route_is_counted(server: "Server", client: httpx.Client) -> None:

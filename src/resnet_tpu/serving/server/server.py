@@ -10,7 +10,7 @@ import socket
 import sys
 from collections.abc import Callable, Generator, Sequence
 from types import FrameType
-from typing import cast
+from typing import Any, cast
 
 import uvicorn
 from fastapi import FastAPI
@@ -31,6 +31,7 @@ log = logging.getLogger(__name__)
 _BACKLOG = 2048
 _NOT_HERE = {errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, errno.EINVAL}  # EINVAL: a link-local address without its link
 _KEEP_ALIVE_SECONDS = 75
+_SILENT_SECONDS = 60.0  # between warnings that no connection can be accepted
 _LATE_SECONDS = 1.0  # for requests on connections made just before the server stops
 
 
@@ -122,6 +123,7 @@ class _Server(uvicorn.Server):
         )
         self._options, self._state, self._model = options, state, model
         self._skips_waiting = False
+        self._warns_at = 0.0
         host, port = listener.getsockname()[:2]
         host = socket.gethostname() if host in ("0.0.0.0", "::") else host  # noqa: S104 (compares only)
         self._url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
@@ -150,6 +152,7 @@ class _Server(uvicorn.Server):
 
     async def main_loop(self) -> None:
         """Serves until a signal, and then for another drain_seconds, so that clients and load balancers can leave."""
+        asyncio.get_running_loop().set_exception_handler(self._on_loop_error)
         log.info("Serving at %s", self._url)
         log.info("Open that, or: curl -F images=@photo.jpg %s/v1/models/%s:classify", self._url, self._model)
         await super().main_loop()
@@ -157,6 +160,16 @@ class _Server(uvicorn.Server):
         log.info("Stopping: answering requests in progress")
         # even while nobody is connected: load balancers connect only to ask whether it is ready
         await self._wait(self._options.drain_seconds, lambda: False)
+
+    def _on_loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Logs an error of the event loop; but only once a minute that it cannot accept, as it tries incessantly."""
+        error = context.get("exception")
+        if not isinstance(error, OSError) or "accept" not in context["message"]:
+            loop.default_exception_handler(context)
+        elif loop.time() >= self._warns_at:
+            self._warns_at = loop.time() + _SILENT_SECONDS
+            do = "Raise the limit on open files, or lower --max_connections."
+            log.warning("New connections wait, as none can be accepted: %s. %s", error.strerror, do)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Accepts no more connections, and answers the requests on existing ones."""
