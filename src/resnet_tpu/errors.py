@@ -2,7 +2,7 @@
 
 import difflib
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Self
 
 
 class UserError(Exception):
@@ -15,7 +15,16 @@ class UserError(Exception):
 
     def __init__(self, what: str, got: object, expected: str, do: str) -> None:
         self.what, self.got, self.expected, self.do = what, got, expected, do
-        super().__init__(f"{what}: got {_shorten(str(got)) or 'nothing'}, expected {expected}. {do}")
+        super().__init__(f"{self.finding} {do}")
+
+    @property
+    def finding(self) -> str:
+        """The message without its advice."""
+        return f"{self.what}: got {_shorten(str(self.got)) or 'nothing'}, expected {self.expected}."
+
+    def but(self, *, what: str | None = None, do: str | None = None) -> Self:
+        """The same error, with another subject or other advice."""
+        return type(self)(what or self.what, self.got, self.expected, do or self.do)
 
     def __reduce__(self) -> tuple[Any, ...]:  # so that pickle can rebuild it on the other side of a process pool
         return type(self), (self.what, self.got, self.expected, self.do)

@@ -229,7 +229,7 @@ def _convert(name: str, layer: Layer) -> Any:
     try:
         return SINGLE_FLAGS[name].convert(layer.values[name])
     except UserError as error:
-        raise UserError(f"{error.what} ({layer.origin})", error.got, error.expected, error.do) from None
+        raise error.but(what=f"{error.what} ({layer.origin})") from None
 
 
 if __name__ == "__main__":

@@ -110,8 +110,7 @@ class Model:
             try:
                 yield from batches
             except DecodeError as error:
-                do = error.do.replace(OR_SKIP, "or leave it out")  # there is no such option here
-                raise type(error)(error.what, error.got, error.expected, do) from None
+                raise error.but(do=error.do.replace(OR_SKIP, "or leave it out")) from None  # here is no such option
 
 
 def load_model(source: str | os.PathLike[str], *, precision: Precision | None = None) -> Model:

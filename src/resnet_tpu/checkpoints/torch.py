@@ -282,7 +282,7 @@ def _converted(told: Mapping[str, Any], path: str) -> dict[str, Any]:
         return {name: OPTIONS[name].convert(value) for name, value in told.items()}
     except UserError as error:
         what = f"{error.what} in the description of {path}"
-        raise UserError(what, error.got, error.expected, "Fix or remove the config.json.") from None
+        raise error.but(what=what, do="Fix or remove the config.json.") from None
 
 
 def _check_shapes(arrays: Mapping[str, np.ndarray], options: Mapping[str, Any], path: str) -> None:

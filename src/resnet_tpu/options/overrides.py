@@ -35,7 +35,7 @@ def merge(base: Config, layers: Iterable[Layer]) -> Config:
         try:
             base = base.replace(**layer.values)
         except UserError as error:
-            raise UserError(f"{error.what} ({layer.origin})", error.got, error.expected, error.do) from None
+            raise error.but(what=f"{error.what} ({layer.origin})") from None
     return base
 
 

@@ -361,7 +361,7 @@ class Trainer:
                 self.eval_step, *self.state.evaluated(), self.validation, self.config, self.mesh, step=self.step
             )
         except NonFiniteError as error:  # the weights are finite: their checkpoint was saved
-            raise NonFiniteError(error.what, error.got, error.expected, self._advise(self.step)) from None
+            raise error.but(do=self._advise(self.step)) from None
         self.checkpoints.scores[self.step] = self.evaluation[BEST_METRIC]
         if writer:
             writer.write("eval", {self.step: self.evaluation})

@@ -95,10 +95,11 @@ class RowFiller:
         try:
             return self._fill_row(record, position, out, fetched)
         except (RecordError, DecodeError) as error:
-            error = error.at(self.source.where(record)) if isinstance(error, DecodeError) else error
+            if isinstance(error, DecodeError):
+                error = error.but(what=f"Image {self.source.where(record)}")
             if not self.data.skip_bad_records:
                 raise error from None
-            skipped.append(str(error).removesuffix(f" {error.do}"))  # without advice that is already followed
+            skipped.append(error.finding)  # its advice is already followed
             return None
 
     def _fill_row(self, record: int, position: int, out: np.ndarray, fetched: Fetched) -> int:

@@ -51,10 +51,6 @@ class DecodeError(UserError):
         """The error for bytes that are `got` instead of an image."""
         return cls("Image", got, _FORMATS, _DO)
 
-    def at(self, name: str) -> "DecodeError":
-        """The same error, with the name of the image."""
-        return type(self)(f"Image {name}", self.got, self.expected, self.do)
-
 
 class TooLargeError(DecodeError):
     """An image that, by its header, would take too much memory or time; it has not been decoded."""
