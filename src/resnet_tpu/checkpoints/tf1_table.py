@@ -102,7 +102,7 @@ def make_table(pairs: Mapping[bytes, bytes]) -> bytes:
 
     def add(entries: Mapping[bytes, bytes]) -> bytes:
         block = _make_block(entries) + bytes([_PLAIN])
-        handle = make_varint(len(table)) + make_varint(len(block) - 1)
+        handle = _make_varint(len(table)) + _make_varint(len(block) - 1)
         table.extend(block + struct.pack("<I", masked_crc(block)))
         return handle
 
@@ -115,12 +115,12 @@ def _make_block(entries: Mapping[bytes, bytes]) -> bytes:
     block, restarts = bytearray(), []  # a restart is where a key is written out
     for key, value in entries.items():
         restarts.append(len(block))
-        block += make_varint(0) + make_varint(len(key)) + make_varint(len(value)) + key + value
+        block += _make_varint(0) + _make_varint(len(key)) + _make_varint(len(value)) + key + value
     restarts = restarts or [0]
     return bytes(block) + struct.pack(f"<{len(restarts) + 1}I", *restarts, len(restarts))
 
 
-def make_varint(value: int) -> bytes:
+def _make_varint(value: int) -> bytes:
     """The number as 7 bits per byte, lowest first, as in protobuf."""
     data = bytearray()
     while value >= 0x80:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import cv2
 import numpy as np
 
-from resnet_tpu.checkpoints.tf1_table import make_varint
+from resnet_tpu.data.records.messages import message_classes
 from resnet_tpu.data.records.tfrecord import framed
 
 REQUESTS = "assets.extra/tf_serving_warmup_requests"
@@ -13,13 +13,39 @@ REQUESTS = "assets.extra/tf_serving_warmup_requests"
 
 _PER_SIZE = 8  # as many as the original writes
 
-# field numbers of tensorflow.serving.PredictionLog and of the messages in it
-_PREDICT_LOG, _REQUEST = 6, 1
-_MODEL_SPEC, _INPUTS = 1, 2
-_NAME, _SIGNATURE = 1, 3
-_KEY, _VALUE = 1, 2
-_DTYPE, _SHAPE, _STRING_VAL, _DIM, _SIZE = 1, 2, 8, 2, 1
-_DT_STRING = 7
+# the fields that a request needs, of messages of the package tensorflow.serving, and of TensorProto
+_SCHEMA = """
+name: "resnet_tpu/prediction_log.proto" package: "warmup" syntax: "proto3"
+message_type { name: "Dim" field { name: "size" number: 1 type: TYPE_INT64 } }
+message_type { name: "Shape" field { name: "dim" number: 2 label: LABEL_REPEATED type_name: ".warmup.Dim" } }
+message_type {
+  name: "Tensor"
+  field { name: "dtype" number: 1 type: TYPE_INT32 }
+  field { name: "tensor_shape" number: 2 type_name: ".warmup.Shape" }
+  field { name: "string_val" number: 8 label: LABEL_REPEATED type: TYPE_BYTES }
+}
+message_type {
+  name: "ModelSpec"
+  field { name: "name" number: 1 type: TYPE_STRING }
+  field { name: "signature_name" number: 3 type: TYPE_STRING }
+}
+message_type {
+  name: "PredictRequest"
+  field { name: "model_spec" number: 1 type_name: ".warmup.ModelSpec" }
+  field { name: "inputs" number: 2 label: LABEL_REPEATED type_name: ".warmup.PredictRequest.InputsEntry" }
+  nested_type {
+    name: "InputsEntry"
+    options { map_entry: true }
+    field { name: "key" number: 1 label: LABEL_OPTIONAL type: TYPE_STRING }
+    field { name: "value" number: 2 type_name: ".warmup.Tensor" }
+  }
+}
+message_type { name: "PredictLog" field { name: "request" number: 1 type_name: ".warmup.PredictRequest" } }
+message_type { name: "PredictionLog" field { name: "predict_log" number: 6 type_name: ".warmup.PredictLog" } }
+"""
+
+_PredictionLog = message_classes(_SCHEMA)["PredictionLog"]
+_DT_STRING = 7  # TensorFlow's number of the type
 
 
 def warmup_requests(model_name: str, batch_sizes: Sequence[int], image_size: int) -> bytes:
@@ -34,22 +60,11 @@ def warmup_requests(model_name: str, batch_sizes: Sequence[int], image_size: int
 
 
 def _prediction_log(model_name: str, images: Sequence[bytes]) -> bytes:
-    tensor = b"".join(
-        [
-            _number(_DTYPE, _DT_STRING),
-            _bytes(_SHAPE, _bytes(_DIM, _number(_SIZE, len(images)))),
-            *(_bytes(_STRING_VAL, image) for image in images),
-        ]
-    )
-    spec = _bytes(_NAME, model_name.encode()) + _bytes(_SIGNATURE, b"serving_default")
-    request = _bytes(_MODEL_SPEC, spec) + _bytes(_INPUTS, _bytes(_KEY, b"input") + _bytes(_VALUE, tensor))
-    return _bytes(_PREDICT_LOG, _bytes(_REQUEST, request))
-
-
-def _bytes(field: int, value: bytes) -> bytes:
-    """A field of bytes, text or a message in protobuf's wire format."""
-    return make_varint(field << 3 | 2) + make_varint(len(value)) + value
-
-
-def _number(field: int, value: int) -> bytes:
-    return make_varint(field << 3) + make_varint(value)
+    log = _PredictionLog()
+    request = log.predict_log.request
+    request.model_spec.name, request.model_spec.signature_name = model_name, "serving_default"
+    tensor = request.inputs["input"]
+    tensor.dtype = _DT_STRING
+    tensor.tensor_shape.dim.add(size=len(images))
+    tensor.string_val.extend(images)
+    return log.SerializeToString()
