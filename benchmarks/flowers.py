@@ -24,6 +24,8 @@ import tempfile
 import time
 from typing import Any
 
+import numpy as np
+
 from benchmarks import script
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config
@@ -90,8 +92,20 @@ def train_peer(config: Config, *, same_weights: bool) -> dict[str, float]:
     test = open_source(config.data, "test")
     test = evenly_spaced(test, config.data.num_test_images or len(test))  # as `predict` does
     test = eval_batches(test, config.data, batch_size=config.eval.eval_batch_size)
-    counts = [torch_resnet.count_correct(model, batch["image"], batch["label"], batch["weight"]) for batch in test]
+    counts = [_count_correct(model, batch) for batch in test]
     return {"test_accuracy": sum(right for right, _ in counts) / sum(n for _, n in counts), "train_secs": train_secs}
+
+
+def _count_correct(model: Any, batch: dict[str, np.ndarray]) -> tuple[int, int]:
+    """(number of images of weight 1 that the PyTorch network classifies correctly, number of images of weight 1)."""
+    import torch
+
+    from resnet_tpu.performance.bench import torch_resnet
+
+    model.eval()
+    with torch.inference_mode():
+        found = model(torch_resnet.normalize(torch_resnet.put(batch["image"]))).argmax(1).cpu().numpy()
+    return int(((found == batch["label"]) * batch["weight"]).sum()), int(batch["weight"].sum())
 
 
 def main() -> None:

@@ -147,14 +147,6 @@ def make_train_step(
     return step
 
 
-def count_correct(model: ResNet, images: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> tuple[int, int]:
-    """(number of images of weight 1 that the network classifies correctly, number of images of weight 1)."""
-    model.eval()
-    with torch.inference_mode():
-        right = model(normalize(put(images))).argmax(1).cpu().numpy() == labels
-    return int((right * weights).sum()), int(weights.sum())
-
-
 def put(array: np.ndarray | torch.Tensor) -> torch.Tensor:
     """The array on `DEVICE`; not copied if it is there already."""
     return torch.as_tensor(array, device=DEVICE)
