@@ -1,10 +1,12 @@
-"""How the process manages its memory."""
+"""How much memory is free, and how the process manages its own."""
 
 import os
 import subprocess
 import sys
 
 import pytest
+
+from resnet_tpu.system.machine import free_memory
 
 FAULTS = """
 import ctypes, resource, sys
@@ -24,6 +26,11 @@ for _ in range(2):
     libc.free(address)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
+
+
+def test_free_memory_is_part_of_the_machines() -> None:
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert 10**6 < free_memory() < total
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="counts the page faults of Linux")

@@ -1,4 +1,4 @@
-"""The cores and devices that this process may use, and how it handles freed memory."""
+"""The cores, memory and devices that this process may use, and how it handles freed memory."""
 
 import ctypes
 import functools
@@ -24,6 +24,18 @@ def num_cores() -> int:
 def cores_of_container() -> int | None:
     """The limit on the CPU time of this process's container, in cores, rounded up; None if there is no limit."""
     return math.ceil(min(control_groups.cores_allowed(), default=0)) or None
+
+
+def free_memory() -> int:
+    """Bytes of memory still available on this machine, or in the container that this program runs in."""
+    return max(0, min([_free_on_machine(), *control_groups.memory_left()]))
+
+
+def _free_on_machine() -> int:
+    for line in control_groups.read(Path("/proc/meminfo")).splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2  # macOS does not say what is free
 
 
 def is_linux_x86_64() -> bool:

@@ -12,8 +12,9 @@ from typing import NamedTuple
 import numpy as np
 
 from resnet_tpu import storage
-from resnet_tpu.data.loader.memory import PAGE, SharedMemory, free_memory
+from resnet_tpu.data.loader.memory import PAGE, SharedMemory
 from resnet_tpu.options.config import DataConfig
+from resnet_tpu.system.machine import free_memory
 
 log = logging.getLogger(__name__)
 

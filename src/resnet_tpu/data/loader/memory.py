@@ -1,14 +1,11 @@
-"""Memory: how much is free, and blocks of it that processes share."""
+"""Blocks of memory that processes share."""
 
 import mmap
 import os
 import tempfile
 import weakref
 from multiprocessing.reduction import DupFd
-from pathlib import Path
 from typing import Any
-
-from resnet_tpu.system import control_groups
 
 PAGE = mmap.ALLOCATIONGRANULARITY
 """Mapped parts of shared memory begin at multiples of this, in bytes."""
@@ -50,15 +47,3 @@ def _anonymous_file() -> int:
         return os.memfd_create("resnet_tpu")
     with tempfile.TemporaryFile() as file:
         return os.dup(file.fileno())
-
-
-def free_memory() -> int:
-    """Bytes of memory still available on this machine, or in the container that this program runs in."""
-    return max(0, min([_free_on_machine(), *control_groups.memory_left()]))
-
-
-def _free_on_machine() -> int:
-    for line in control_groups.read(Path("/proc/meminfo")).splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2  # macOS does not say what is free

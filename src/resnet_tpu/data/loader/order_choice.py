@@ -4,13 +4,13 @@ import logging
 from typing import Literal
 
 from resnet_tpu.data.loader.ahead import MOST_BYTES
-from resnet_tpu.data.loader.memory import free_memory
 from resnet_tpu.data.loader.piece_order import PieceOrder
 from resnet_tpu.data.records.pieces import PIECE_BYTES
 from resnet_tpu.data.sources.source import Source
 from resnet_tpu.data.sources.tfrecords import RecordSource, RemoteRecordSource
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import DataConfig
+from resnet_tpu.system.machine import free_memory
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from resnet_tpu.data.loader.batches import kind_of_workers, num_workers
 from resnet_tpu.data.loader.cache import is_cached
-from resnet_tpu.data.loader.memory import free_memory
 from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.data.sources.source import Source
 from resnet_tpu.options.checks import check_options
@@ -16,7 +15,7 @@ from resnet_tpu.parallel import distributed
 from resnet_tpu.performance.profiling.advice import Advice, InputFigures, Photos, Stage, advise
 from resnet_tpu.performance.profiling.rates import measure_decoder, measure_loader, measure_step, speed_of_run
 from resnet_tpu.performance.profiling.stages import REST, Sampled, sample_stages, time_hand_over
-from resnet_tpu.system.machine import num_cores
+from resnet_tpu.system.machine import free_memory, num_cores
 from resnet_tpu.training.run import fill_in_counts
 
 log = logging.getLogger(__name__)
