@@ -173,7 +173,7 @@ def _drop_output() -> None:
     try:
         sys.stdout.flush()
     except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        signals.discard(sys.stdout.fileno())
 
 
 @contextlib.contextmanager
