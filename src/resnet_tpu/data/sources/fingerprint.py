@@ -8,6 +8,8 @@ _K0, _K1, _K2 = 0xC3A5C85C97CB3127, 0xB492B66FBE98F273, 0x9AE16A3B2F90404F
 _MASK = (1 << 64) - 1
 _BLOCK = 64
 
+_Pair = tuple[int, int]
+
 
 def fingerprint(text: bytes) -> int:
     """The hash of `text`, from 0 to 2^64 - 1."""
@@ -61,23 +63,29 @@ def _longer(text: bytes) -> int:
     z = _shifted(y * _K2 + 113) * _K2
     v, w = (0, 0), (0, 0)
     x = x * _K2 + _word(text, 0)
-    last, factor = len(text) - _BLOCK, _K1
-    for at in [*range(0, len(text) - 1 - (len(text) - 1) % _BLOCK, _BLOCK), -1]:
-        weight, start = 1, at
-        if at < 0:
-            factor, weight, start = _K1 + ((z & 0xFF) << 1), 9, last
-            low = w[0] + (len(text) - 1) % _BLOCK
-            v = (v[0] + low, v[1])
-            w = (low + v[0], w[1])
-        x = _rotate(x + y + v[0] + _word(text, start + 8), 37) * factor
-        y = _rotate(y + v[1] + _word(text, start + 48), 42) * factor
-        x ^= w[1] * weight
-        y = (y + v[0] * weight + _word(text, start + 40)) & _MASK
-        z = _rotate(z + w[0], 33) * factor
-        v = _weak(text, start, v[1] * factor, x + w[0])
-        w = _weak(text, start + 32, z + w[1], y + _word(text, start + 16))
-        z, x = x & _MASK, z & _MASK
+    rest = (len(text) - 1) % _BLOCK
+    for start in range(0, len(text) - 1 - rest, _BLOCK):
+        v, w, x, y, z = _with_block(text, start, v, w, x, y, z, factor=_K1, weight=1)
+    factor = _K1 + ((z & 0xFF) << 1)
+    low = w[0] + rest
+    v = (v[0] + low, v[1])
+    w = (low + v[0], w[1])
+    v, w, x, y, z = _with_block(text, len(text) - _BLOCK, v, w, x, y, z, factor=factor, weight=9)
     return _mix(_mix(v[0], w[0], factor) + _shifted(y) * _K0 + z, _mix(v[1], w[1], factor) + x, factor)
+
+
+def _with_block(
+    text: bytes, at: int, v: _Pair, w: _Pair, x: int, y: int, z: int, *, factor: int, weight: int
+) -> tuple[_Pair, _Pair, int, int, int]:
+    """The state (v, w, x, y, z) of the hash with the block of `text` that begins at `at`."""
+    x = _rotate(x + y + v[0] + _word(text, at + 8), 37) * factor
+    y = _rotate(y + v[1] + _word(text, at + 48), 42) * factor
+    x ^= w[1] * weight
+    y = (y + v[0] * weight + _word(text, at + 40)) & _MASK
+    z = _rotate(z + w[0], 33) * factor
+    v = _weak(text, at, v[1] * factor, x + w[0])
+    w = _weak(text, at + 32, z + w[1], y + _word(text, at + 16))
+    return v, w, z & _MASK, y, x & _MASK  # x and z change places
 
 
 def _weak(text: bytes, at: int, a: int, b: int) -> tuple[int, int]:
