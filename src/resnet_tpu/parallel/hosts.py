@@ -181,12 +181,12 @@ class ProcessGroup:
         return len(told) < self.count
 
 
-_group: list[ProcessGroup] = []  # of this process: none, or one
+_group: ProcessGroup | None = None
 
 
 def process_group() -> ProcessGroup | None:
     """The processes that this one works with; None when it works alone."""
-    return _group[0] if _group else None
+    return _group
 
 
 @contextlib.contextmanager
@@ -198,7 +198,7 @@ def connected(run: RunConfig) -> Iterator[None]:
     invalid options, and when the others do not connect within `coordinator_timeout`.
     """
     distributed.start_jax(use_tpu=run.use_tpu)
-    if not _group:
+    if _group is None:
         _connect(run)
     group = process_group()
     if group is None:
@@ -321,10 +321,11 @@ def _exit_code(error: BaseException) -> int:
 
 def _connect(run: RunConfig) -> None:
     """Connects to the other processes, if there are any."""
+    global _group
     meet(run)
     if jax.distributed.is_initialized() and jax.process_count() > 1:
         index, count = jax.process_index(), jax.process_count()
-        _group.append(ProcessGroup(index=index, count=count, timeout_secs=run.coordinator_timeout))
+        _group = ProcessGroup(index=index, count=count, timeout_secs=run.coordinator_timeout)
         _speak_as(index)
         log.info("%d processes with %d devices in all", count, jax.device_count())
 

@@ -300,7 +300,7 @@ def test_a_damaged_image_of_one_process_in_the_middle_of_a_training_is_told_by_a
 
 def test_an_error_of_files_is_told_as_one_process_alone_would(monkeypatch: pytest.MonkeyPatch) -> None:
     group = Mock(is_ending=False)
-    monkeypatch.setattr(hosts, "_group", [group])
+    monkeypatch.setattr(hosts, "_group", group)
     monkeypatch.setattr(hosts, "_open_channels", lambda _: None)
     with pytest.raises(UserError, match="File too large"), hosts.connected(Config().run):
         raise OSError(errno.EFBIG, "File too large", "run/metrics.jsonl")
