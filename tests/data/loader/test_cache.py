@@ -48,9 +48,8 @@ def test_what_is_put_in_comes_out() -> None:
 
 def as_others_see_it(cache: ImageCache) -> ImageCache:
     """The cache as another process sees it."""
-    copy = ImageCache.__new__(ImageCache)
-    copy.__setstate__(cache.__getstate__())
-    return copy
+    make, arguments = cache.__reduce__()
+    return make(*arguments)
 
 
 def test_no_more_than_the_budget() -> None:

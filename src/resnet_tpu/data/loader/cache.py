@@ -7,7 +7,7 @@ of their arrival. Which images are kept depends on which came first, and affects
 import fcntl
 import logging
 import threading
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -35,21 +35,21 @@ class Cached(NamedTuple):
 class ImageCache:
     """Images by number, at most `budget` bytes of them, shared by any number of threads and processes."""
 
-    def __init__(self, num_images: int, budget: int) -> None:
-        shared = SharedMemory()
-        shared.resize(_table_bytes(num_images) + budget)
-        self.__setstate__((shared, num_images, budget))
-
-    def __getstate__(self) -> tuple[SharedMemory, int, int]:
-        return self._shared, self.num_images, self.budget
-
-    def __setstate__(self, state: tuple[SharedMemory, int, int]) -> None:
-        self._shared, self.num_images, self.budget = state
-        table_bytes = _table_bytes(self.num_images)
-        memory = np.frombuffer(self._shared.map(0, table_bytes + self.budget), np.uint8)
+    def __init__(self, num_images: int, budget: int, shared: SharedMemory | None = None) -> None:
+        """shared: the memory of this cache in another process; None: new memory, with no image in it."""
+        self.num_images, self.budget = num_images, budget
+        table_bytes = _table_bytes(num_images)
+        if shared is None:
+            shared = SharedMemory()
+            shared.resize(table_bytes + budget)
+        self._shared = shared
+        memory = np.frombuffer(shared.map(0, table_bytes + budget), np.uint8)
         rows = memory[:table_bytes].view(np.int64).reshape(-1, 4)
         self._head, self._table, self._images = rows[0], rows[1:], memory[table_bytes:]
-        self._lock = _Lock(self._shared.fileno())
+        self._lock = _Lock(shared.fileno())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.num_images, self.budget, self._shared)
 
     def get(self, i: int) -> Cached | None:
         """Image `i`, if it is kept."""

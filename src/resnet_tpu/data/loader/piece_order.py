@@ -12,7 +12,7 @@ from any position on. But it depends on the batch size.
 import bisect
 import functools
 import itertools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -44,17 +44,14 @@ class PieceOrder:
     starts: int64 [pieces], the first record of each piece, from 0 on.
     """
 
-    def __init__(self, starts: np.ndarray, *, num_records: int, batch_size: int, seed: int) -> None:
-        self.__setstate__((starts, num_records, batch_size, seed))
-
-    def __getstate__(self) -> tuple[np.ndarray, int, int, int]:
-        return self._starts, self._num_records, self._batch_size, self._seed
-
-    def __setstate__(self, state: tuple[np.ndarray, int, int, int]) -> None:
-        self._starts, self._num_records, self._batch_size, self._seed = state
-        self._sizes = np.diff(self._starts, append=self._num_records)
+    def __init__(self, starts: np.ndarray, num_records: int, batch_size: int, seed: int) -> None:
+        self._starts, self._num_records, self._batch_size, self._seed = starts, num_records, batch_size, seed
+        self._sizes = np.diff(starts, append=num_records)
         self._tape = functools.lru_cache(maxsize=4)(self._lay)
-        self._segment = functools.lru_cache(maxsize=4 * self._batch_size)(self._cut)
+        self._segment = functools.lru_cache(maxsize=4 * batch_size)(self._cut)
+
+    def __reduce__(self) -> tuple[Any, ...]:  # functions with a cache cannot be pickled
+        return type(self), (self._starts, self._num_records, self._batch_size, self._seed)
 
     def record_at(self, position: int) -> int:
         """The record at `position` (from 0)."""

@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -89,16 +89,13 @@ class KeepingReader(DirectReader):
     keeps = True
 
     def __init__(self, folder: str) -> None:
-        self.__setstate__(folder)
-
-    def __getstate__(self) -> str:
-        return self.folder
-
-    def __setstate__(self, folder: str) -> None:
         self.folder = folder
         self._is_full = False
         self._lock = threading.Lock()
         self._coming: dict[Path, Future[bytes]] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:  # in another process, none of its reads is under way
+        return type(self), (self.folder,)
 
     def read(self, wanted: Sequence[ByteRange]) -> list[bytes]:
         parts: list[dict[int, bytes]] = [{} for _ in wanted]  # of each range, by piece
