@@ -1,13 +1,11 @@
-"""What `prune` does level by level, given only a few options, and what re-training starts from."""
+"""What `prune` does level by level, given only a few options."""
 
 import re
 
-import numpy as np
 import pytest
 
 from resnet_tpu.errors import UserError
 from resnet_tpu.pruning.levels import Level, plan_levels
-from resnet_tpu.pruning.start import start_with
 
 
 def test_a_density_is_reached_at_once_whatever_the_method_counts() -> None:
@@ -63,16 +61,3 @@ def test_a_density_or_rate_that_does_not_fit_is_refused(
 ) -> None:
     with pytest.raises(UserError, match=f"^{re.escape(message)}"):
         plan_levels(method, density=density, levels=None, rate=rate)
-
-
-@pytest.mark.parametrize(
-    ("path", "message"),
-    [
-        (("block", "kernel"), r"^Mask of block/kernel: got shape \(2,\), expected \(3,\), that of the kernel\."),
-        (("dense", "kernel"), r"^Mask of dense: got no such kernel, expected masks of the same network\."),
-    ],
-)
-def test_masks_of_another_network(path: tuple[str, ...], message: str) -> None:
-    arrays = {"params": {"block": {"kernel": np.ones(3)}}, "momentum": {"block": {"kernel": np.ones(3)}}}
-    with pytest.raises(UserError, match=message):
-        start_with(arrays, {"a": np.ones(2, bool)}, {"a": path}, step=0, rewind_optimizer="reset")

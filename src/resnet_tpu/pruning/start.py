@@ -5,7 +5,6 @@ from typing import Literal
 import jax
 import numpy as np
 
-from resnet_tpu.errors import UserError
 from resnet_tpu.models.arrays import Arrays, Path, put
 from resnet_tpu.pruning.masks import Masks
 from resnet_tpu.training.masking import apply_masks
@@ -22,12 +21,11 @@ def start_with(
     """The arrays of the checkpoint that re-training starts from: `arrays` masked, at `step`.
 
     The result includes the masks; masked weights are exactly 0, as are their momentum and average. The rest of the
-    momentum is that of `arrays`, as in the paper, or 0 with `reset`. Raises UserError for masks of another network.
+    momentum is that of `arrays`, as in the paper, or 0 with `reset`.
     """
     nested: Arrays = {}
     for name, path in layers.items():
         put(nested, path, masks[name])
-    _check_fit(arrays["params"], nested)
     momentum = arrays["momentum"]
     if rewind_optimizer == "reset":
         momentum = jax.tree.map(np.zeros_like, momentum)
@@ -40,15 +38,3 @@ def start_with(
     if "ema" in arrays:
         started["ema"] = arrays["ema"] | {"params": apply_masks(arrays["ema"]["params"], nested)}
     return jax.tree.map(np.asarray, started)  # several processes cannot save an array on the device of one
-
-
-def _check_fit(params: Arrays, masks: Arrays, name: str = "") -> None:
-    for key, mask in masks.items():
-        path = f"{name}/{key}".lstrip("/")
-        if key not in params:
-            raise UserError(f"Mask of {path}", "no such kernel", "masks of the same network", "Give masks made for it.")
-        if isinstance(mask, dict):
-            _check_fit(params[key], mask, path)
-        elif mask.shape != params[key].shape:
-            got, expected = f"shape {tuple(mask.shape)}", f"{tuple(params[key].shape)}, that of the kernel"
-            raise UserError(f"Mask of {path}", got, expected, "Give the masks of the same network.")
