@@ -107,7 +107,7 @@ class Option:
             except (KeyError, ValueError, TypeError, OverflowError):
                 continue
             if self.is_length:
-                steps(self.name, converted, num_train_images=1, train_batch_size=1)
+                check_length(self.name, converted)
             if not isinstance(converted, str | tuple):
                 self._check_range(converted, value)
             return converted
@@ -232,3 +232,8 @@ def steps(what: str, length: Length, *, num_train_images: int, train_batch_size:
         if count < 2**63:
             return int(count)
     raise UserError(what, repr(length), "steps such as 1000 or epochs such as 15epochs", "Change the value.")
+
+
+def check_length(what: str, length: Length) -> None:
+    """Raises UserError, as `steps` does, unless `length` is a number of steps or epochs."""
+    steps(what, length, num_train_images=1, train_batch_size=1)

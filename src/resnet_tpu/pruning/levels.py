@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass
 
 from resnet_tpu.errors import UserError
-from resnet_tpu.pruning.methods import MOST_ROUNDS, find_method
+from resnet_tpu.pruning.methods import MOST_ROUNDS, check_method
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ def plan_levels(method: str, *, density: str, levels: int | None, rate: float | 
         return [_level(f"{NUMBERED}{number:02d}", f"{method}_{number}", None) for number in numbers]
     if method not in (*_BY_DENSITY, *_BY_SPARSITY, *_BY_SHARE):
         if density or levels or rate is not None:
-            find_method(method)  # raises the error for an unknown method
+            check_method(method)
             known = ", ".join((*_BY_DENSITY, *_BY_SPARSITY, *_BY_SHARE))
             do = f"Leave density, levels and rate out, or choose one of {known}."
             raise UserError("method", method, "one that takes a density", do)
@@ -80,7 +80,7 @@ def plan_levels(method: str, *, density: str, levels: int | None, rate: float | 
 
 
 def _level(name: str, method: str, follows: Level | None) -> Level:
-    find_method(method)
+    check_method(method)
     return Level(name, method, follows)
 
 

@@ -81,6 +81,11 @@ def find_method(name: str, *, seed: int = 0) -> Method:
     raise UserError("Pruning method", name, f"one of {', '.join(HELP)}", do)
 
 
+def check_method(name: str) -> None:
+    """Raises UserError, as `find_method` does, unless there is a method called `name`."""
+    find_method(name)
+
+
 def family_of(name: str) -> str:
     """The name of a method without its number, such as prune_all_to_global for prune_all_to_global_20."""
     return re.sub(rf"_({_PERCENT}|{'|'.join(_AMC)})(?=(_fc|_nofc)*$)", "", name)

@@ -143,7 +143,7 @@ def _write_file(rows: Rows, file: RecordFile, first: int, progress: Progress, ba
     """Writes the records of a file as the rows from `first` on; when it returns, the service has all of them."""
     entry, set_cell = api().RowMutationEntry, api().SetCell
     with _failures_told(rows):
-        batcher = rows.table.mutations_batcher(
+        batcher = rows.connect().mutations_batcher(
             flush_limit_mutation_count=_ROWS_PER_REQUEST,
             flush_limit_bytes=_BYTES_PER_REQUEST,
             flow_control_max_bytes=4 * _BYTES_PER_REQUEST,

@@ -79,7 +79,7 @@ class Rows:
         self._lock = threading.Lock()
         self._table: Any = None
         with self.explained():
-            self.table  # noqa: B018  # reports now what is missing
+            self.connect()  # reports now what is missing
 
     def __getstate__(self) -> dict[str, Any]:  # connections stay in the process that made them
         return {name: value for name, value in vars(self).items() if name not in ("_table", "_lock")}
@@ -92,9 +92,8 @@ class Rows:
         """The table, for messages."""
         return f"Bigtable {self.project}/{self.instance}/{self.table_name}"
 
-    @property
-    def table(self) -> Any:
-        """The connection to the table: a `google.cloud.bigtable.data.Table`."""
+    def connect(self) -> Any:
+        """The connection to the table, which this process keeps: a `google.cloud.bigtable.data.Table`."""
         with self._lock:
             if self._table is None:
                 with no_warnings():
@@ -133,12 +132,12 @@ class Rows:
         )
         query = api().ReadRowsQuery(row_keys=sorted(set(keys)), row_filter=column)
         with self.explained():
-            return {row.row_key: row.cells[0].value for row in self.table.read_rows(query)}
+            return {row.row_key: row.cells[0].value for row in self.connect().read_rows(query)}
 
     def columns(self, key: bytes) -> list[str] | None:
         """The columns of a row, as family:qualifier; None if there is no such row."""
         with self.explained():
-            row = self.table.read_row(key, row_filter=api().row_filters.StripValueTransformerFilter(True))
+            row = self.connect().read_row(key, row_filter=api().row_filters.StripValueTransformerFilter(True))
         return (
             None
             if row is None
@@ -149,7 +148,7 @@ class Rows:
         """The first key that begins with `prefix`; None if there is none."""
         query = api().ReadRowsQuery(row_ranges=_range(prefix) if prefix else None, limit=1, row_filter=_keys_only())
         with self.explained():
-            return next((row.row_key for row in self.table.read_rows(query)), None)
+            return next((row.row_key for row in self.connect().read_rows(query)), None)
 
     def scan(self) -> list[bytes]:
         """The keys of all rows of the split, in the order of their index, or of their bytes if any has no index.
@@ -158,7 +157,7 @@ class Rows:
         """
         with self.explained():
             whole = api().ReadRowsQuery(row_ranges=_range(self.prefix), row_filter=_keys_only())
-            parts = whole.shard(self.table.sample_row_keys())
+            parts = whole.shard(self.connect().sample_row_keys())
             with ThreadPoolExecutor(_SCANS_AT_ONCE) as pool:
                 keys = [key for part in pool.map(self._scan, parts) for key in part]
         if all(key[len(self.prefix.encode()) :].isdigit() for key in keys):
@@ -166,12 +165,12 @@ class Rows:
         return sorted(keys)
 
     def _scan(self, query: Any) -> list[bytes]:
-        return [row.row_key for row in self.table.read_rows_stream(query)]
+        return [row.row_key for row in self.connect().read_rows_stream(query)]
 
     def read_about(self) -> About | None:
         """The table's description of these rows; None if it has none. Raises UserError when it is damaged."""
         with self.explained():
-            row = self.table.read_row(self._about_key)
+            row = self.connect().read_row(self._about_key)
         cells = [cell for cell in row.cells if cell.qualifier == _ABOUT_COLUMN] if row else []
         if not cells:
             return None
@@ -186,7 +185,7 @@ class Rows:
         """Writes the table's description of these rows."""
         value = json.dumps(vars(about)).encode()
         with self.explained(WRITER):
-            self.table.mutate_row(self._about_key, [api().SetCell(self.family, _ABOUT_COLUMN, value)])
+            self.connect().mutate_row(self._about_key, [api().SetCell(self.family, _ABOUT_COLUMN, value)])
 
     @property
     def _about_key(self) -> bytes:
