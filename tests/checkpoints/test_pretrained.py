@@ -26,6 +26,7 @@ class Site:
 
     content = CONTENT
     is_cut = False
+    length: str | None = None
     num_requests = 0
     address = ""
 
@@ -46,7 +47,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
                 self.send_error(404)
                 return
             self.send_response(200)
-            self.send_header("Content-Length", str(len(found.content)))
+            self.send_header("Content-Length", found.length or str(len(found.content)))
             self.end_headers()
             self.wfile.write(found.content[:100] if found.is_cut else found.content)
 
@@ -95,6 +96,9 @@ def test_what_is_not_the_file_is_never_kept(site: Site, monkeypatch: pytest.Monk
         published.fetch(site.address)
     site.is_cut = True
     with pytest.raises(UserError, match="got an answer that ended after 100 bytes"):
+        published.fetch(site.address)
+    site.length = "many"
+    with pytest.raises(UserError, match=r"got .*'many', expected the file"):
         published.fetch(site.address)
     with pytest.raises(UserError, match="got HTTP Error 404: Not Found, expected the file"):
         published.fetch(site.address.replace("tiny", "other").replace(FILE, "none-00000000.pth"))

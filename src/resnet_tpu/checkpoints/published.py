@@ -85,7 +85,8 @@ def _download(address: str, path: str, expected: str) -> None:
     except http.client.HTTPException as error:
         got = f"an answer that ended after {received:,} bytes ({type(error).__name__})"
         raise UserError(f"Weights {address}", got, "the whole file", do) from None
-    except (urllib.error.URLError, ConnectionError, TimeoutError) as error:
+    # a length that is no number is a ValueError
+    except (urllib.error.URLError, ConnectionError, TimeoutError, ValueError) as error:
         if isinstance(error, urllib.error.HTTPError):
             error.close()
         raise UserError(f"Weights {address}", first_line(error), "the file", do) from None
