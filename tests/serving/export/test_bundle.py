@@ -1,6 +1,7 @@
 """A bundle is complete or does not exist, describes itself, and notices damage."""
 
 import dataclasses
+import hashlib
 import importlib.util
 import json
 import logging
@@ -273,6 +274,27 @@ def test_a_classifier_takes_any_number_of_images(form: Form | None, exported: Bu
     for wrong in (images[0], images.astype(np.float32), images[:, :8], images.transpose(0, 3, 1, 2)):
         with pytest.raises(UserError, match=r"expected uint8 \[n, 16, 16, 3\]"):
             classify(wrong)
+
+
+@pytest.mark.parametrize(
+    ("name", "form", "do"),
+    [
+        ("model.onnx", "onnx", "Upgrade onnxruntime, or choose --form=stablehlo."),
+        ("model.stablehlo", "stablehlo", "Upgrade jax, or choose --form=onnx."),
+        ("weights.safetensors", "stablehlo", "Upgrade jax, or choose --form=onnx."),
+    ],
+)
+def test_what_a_library_cannot_read_though_it_is_as_written_is_named(
+    name: str, form: Form, do: str, exported: Bundle, tmp_path: Path
+) -> None:
+    content = (Path(exported.path) / name).read_bytes()[:-100]
+    (tmp_path / name).write_bytes(content)
+    files = {**exported.files, name: (len(content), hashlib.sha256(content).hexdigest())}
+    for other in {*files} - {name}:
+        (tmp_path / other).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / other).symlink_to(Path(exported.path) / other)
+    with pytest.raises(UserError, match=rf"^Bundle, {name}: got .*, expected what this .* can run\. {do}$"):
+        load_classifier(dataclasses.replace(exported, path=str(tmp_path), files=files), form)
 
 
 def test_onnx_runtime_keeps_no_identifier_of_the_user(exported: Bundle, tmp_path: Path) -> None:

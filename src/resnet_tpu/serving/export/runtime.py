@@ -28,9 +28,10 @@ def load_onnx(
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = num_threads or cores_of_container() or 0  # 0: one per core of the machine
     options.log_severity_level = 3
+    network = bundle.read(FILES[form])
     try:
-        session = onnxruntime.InferenceSession(bundle.read(FILES[form]), options, ["CPUExecutionProvider"])
-    except (RuntimeError, ValueError) as error:  # all errors of ONNX Runtime derive from one of these
+        session = onnxruntime.InferenceSession(network, options, ["CPUExecutionProvider"])
+    except Exception as error:  # noqa: BLE001  # its errors have no other class in common
         do = "Upgrade onnxruntime, or choose --form=stablehlo."
         raise UserError(f"Bundle, {FILES[form]}", first_line(error), "what this ONNX Runtime can run", do) from None
     return functools.partial(_run, session, output)

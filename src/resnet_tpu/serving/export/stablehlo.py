@@ -1,6 +1,7 @@
 """Writes the network as StableHLO: one program for CPU, GPU, TPU and any number of images, with separate weights."""
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import jax
@@ -9,6 +10,7 @@ import numpy as np
 import safetensors.numpy
 from jax import export, lax
 
+from resnet_tpu.errors import UserError, first_line
 from resnet_tpu.models.architecture import EPSILON
 from resnet_tpu.models.layers import DIMENSIONS
 from resnet_tpu.serving.export.bundle import Bundle
@@ -44,12 +46,25 @@ def load_stablehlo(bundle: Bundle, output: Output = "probabilities") -> Classifi
 
     Raises UserError when one of its files is damaged.
     """
-    exported = export.deserialize(bytearray(bundle.read(GRAPH)))
-    stored = safetensors.numpy.load(bundle.read(WEIGHTS))
+    graph, arrays = bundle.read(GRAPH), bundle.read(WEIGHTS)
+    with _naming(GRAPH):
+        exported = export.deserialize(bytearray(graph))
+    with _naming(WEIGHTS):
+        stored = safetensors.numpy.load(arrays)
     weights = {name: jnp.asarray(array) for name, array in stored.items()}
     call = jax.jit(exported.call, compiler_options=required_options_for())
     index = OUTPUTS.index(output)
     return lambda images: np.asarray(call(weights, images)[index])
+
+
+@contextlib.contextmanager
+def _naming(file: str) -> Iterator[None]:
+    """Turns the error for a file that JAX or safetensors cannot read into UserError."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001  # their errors have no other class in common
+        do = "Upgrade jax, or choose --form=onnx."
+        raise UserError(f"Bundle, {file}", first_line(error), "what this JAX can run", do) from None
 
 
 @dataclass(frozen=True)
