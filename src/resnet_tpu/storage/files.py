@@ -5,6 +5,7 @@ import hashlib
 import io
 import itertools
 import os
+import stat
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -238,6 +239,15 @@ def _for_each(use: Callable[[str], None], files: list[str]) -> None:
         list(threads.map(use, files))
 
 
+def is_stream(path: str) -> bool:
+    """Whether `path` is a device, a pipe or a socket, which no file may replace."""
+    try:
+        mode = os.stat(path).st_mode  # noqa: PTH116
+    except OSError:
+        return False
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
+
+
 def read_bytes(path: str) -> bytes:
     """The whole of a small file, in one request. Raises UserError if its disk or bucket cannot be reached."""
     if not is_remote(path):
@@ -245,6 +255,13 @@ def read_bytes(path: str) -> bytes:
             return Path(path).read_bytes()
     with buckets.naming(path):
         return cast("bytes", filesystem(path).cat_file(path))
+
+
+def read_image(path: str) -> bytes:
+    """The whole of an image file. Raises OSError for a pipe, a socket or a device as well: these may have no end."""
+    if not is_remote(path) and is_stream(path):
+        raise OSError("a pipe or a device")
+    return read_bytes(path)
 
 
 def read_text(path: str) -> str:

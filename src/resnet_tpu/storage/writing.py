@@ -4,7 +4,6 @@ import contextlib
 import fcntl
 import os
 import shutil
-import stat
 import tempfile
 import uuid
 from collections.abc import Iterator
@@ -13,7 +12,7 @@ from typing import IO, cast
 
 from resnet_tpu.errors import UserError
 from resnet_tpu.storage import buckets, disks
-from resnet_tpu.storage.files import exists, generation_of, is_dir, list_dir, read_bytes, remove
+from resnet_tpu.storage.files import exists, generation_of, is_dir, is_stream, list_dir, read_bytes, remove
 from resnet_tpu.storage.paths import filesystem, is_remote, join, parent_of
 
 _EFFECTIVE_IDS = os.access in os.supports_effective_ids
@@ -66,7 +65,7 @@ def check_file(path: str) -> None:
         return
     if is_dir(path):
         raise UserError(f"Writing {path}", "a folder", "a file", "Add the name of a file.")
-    if not _is_stream(path):
+    if not is_stream(path):
         check_writable(parent_of(path))
     elif not os.access(path, os.W_OK, effective_ids=_EFFECTIVE_IDS):
         raise UserError(f"Writing {path}", "permission denied", "a file that may be written", "Choose another.")
@@ -98,7 +97,7 @@ def write_whole(path: str) -> Iterator[IO[bytes]]:
             with buckets.naming(path, is_write=True):
                 filesystem(path).put_file(whole.name, path)
         return
-    if _is_stream(path):
+    if is_stream(path):
         with Path(path).open("wb") as stream:
             yield stream
         return
@@ -114,15 +113,6 @@ def write_whole(path: str) -> Iterator[IO[bytes]]:
     except BaseException:
         Path(aside).unlink(missing_ok=True)
         raise
-
-
-def _is_stream(path: str) -> bool:
-    """Whether `path` is a device, a pipe or a socket, which no file may replace."""
-    try:
-        mode = os.stat(path).st_mode  # noqa: PTH116
-    except OSError:
-        return False
-    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
 
 
 @contextlib.contextmanager

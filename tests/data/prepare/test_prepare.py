@@ -283,6 +283,16 @@ def test_a_listed_file_that_is_missing_is_a_bad_image(class_folders: Path, tmp_p
         run(tmp_path / "list.csv", tmp_path / "strict", split="0.5,0.5", max_bad_fraction=0)
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="named pipes are of Unix")
+def test_what_may_have_no_end_is_a_bad_image(class_folders: Path, tmp_path: Path, run) -> None:
+    os.mkfifo(class_folders / "cat" / "pipe.jpg")
+    (class_folders / "cat" / "zeros\x1b[31m.jpg").symlink_to("/dev/zero")
+    manifest = run(class_folders, tmp_path / "out", max_bad_fraction=0.1)
+    told = [f"cat/{name}.jpg (a pipe or a device)" for name in ("zeros\x1b[31m", "pipe")]
+    assert noticed(manifest) == {"unreadable image": (2, told)}
+    assert "\\x1b[31m" in (tmp_path / "out" / "report.txt").read_text()
+
+
 def test_only_bad_images_are_refused(tmp_path: Path, run) -> None:
     for name in ("a", "b"):
         (tmp_path / "raw" / name).mkdir(parents=True)

@@ -216,15 +216,15 @@ def test_without_a_home_folder_indexes_stand_beside_the_records(
 def test_a_photo_that_can_be_read_now_is_another_one(
     class_folders: Path, tmp_path: Path, run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    closed, access, read_bytes = str(class_folders / "cat" / "003.jpg"), os.access, storage.read_bytes
+    closed, access, read_image = str(class_folders / "cat" / "003.jpg"), os.access, storage.read_image
 
     def refuse(path: str) -> bytes:
         if path == closed:
             raise PermissionError(errno.EACCES, "Permission denied", path)
-        return read_bytes(path)
+        return read_image(path)
 
     with monkeypatch.context() as patched:
-        patched.setattr(storage, "read_bytes", refuse)
+        patched.setattr(storage, "read_image", refuse)
         patched.setattr(os, "access", lambda path, *args, **options: path != closed and access(path, *args, **options))
         assert run(class_folders, tmp_path / "out").splits["train"].num_images == 31
         assert run(class_folders, tmp_path / "out").splits["train"].num_images == 31  # nothing has changed

@@ -111,7 +111,7 @@ def result_path(out_dir: str, name: str) -> str:
 
 def _read(photo: Photo) -> bytes:
     try:
-        return storage.read_bytes(photo.path)
+        return storage.read_image(photo.path)
     except OSError as error:
         raise BadImageError(Kind.UNREADABLE, error.strerror or str(error)) from None
 

@@ -122,7 +122,7 @@ def _warn(data_dir: str, unused: tuple[Finding, ...]) -> None:
 
 def _read(path: str) -> bytes:
     try:
-        return storage.read_bytes(path)
+        return storage.read_image(path)
     except OSError as error:
         do = f"Check path and permissions, {OR_SKIP}."
         raise DecodeError(f"Image {path}", error.strerror or error, "a readable file", do) from None
