@@ -183,6 +183,13 @@ def test_pixels_are_bounded_in_every_format(kind: str) -> None:
         eval_image(encoded, 8, out, max_pixels=90 * 120 - 1)
 
 
+def test_rows_of_narrow_images_count_as_much_as_they_take() -> None:
+    encoded = saved(picture(width=2), "PNG")
+    assert decode(encoded, max_pixels=90 * 64).shape == (90, 2, 3)
+    with pytest.raises(TooLargeError, match=r"got 2 x 90 .* at most 5759 pixels, where a row counts as 64"):
+        decode(encoded, max_pixels=90 * 64 - 1)
+
+
 def png_of(height: int, width: int) -> bytes:
     """A small file that claims a large size, with 1 bit per pixel, all zero."""
     header = struct.pack(">IIBBBBB", width, height, 1, 0, 0, 0, 0)
