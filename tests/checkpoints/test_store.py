@@ -311,6 +311,13 @@ def test_a_damaged_description_is_named(saved: Path) -> None:
         orbax.read_meta(str(saved / folders.CHECKPOINTS / "7"))
 
 
+def test_classes_that_are_no_names_are_damage(tmp_path: Path) -> None:
+    with store.CheckpointStore(str(tmp_path), keep=1) as checkpoints:
+        checkpoints.save(7, ARRAYS, {"class_names": ["a", 1]})
+    with pytest.raises(orbax.DamagedCheckpointError, match=r"class_names\[1\]"):
+        orbax.read_meta(orbax.find(str(tmp_path)))
+
+
 def test_a_copy_under_another_name_says_what_to_call_it(saved: Path) -> None:
     shutil.copytree(saved / folders.CHECKPOINTS / "7", saved / "mine")
     with pytest.raises(UserError, match=r"Checkpoint .*mine: got the name mine, expected the number of its step"):

@@ -32,6 +32,7 @@ from resnet_tpu.errors import UserError, describe, is_lack_of_memory
 from resnet_tpu.models.arrays import Arrays, leaves
 from resnet_tpu.parallel import distributed
 from resnet_tpu.storage import buckets, disks
+from resnet_tpu.storage.checked_json import as_kind
 
 META, SPARSE = "meta", "sparse"
 """The parts that a checkpoint holds as JSON beside its arrays: its metadata, and the shapes of packed arrays."""
@@ -97,7 +98,10 @@ def step_of(path: str) -> int:
 
 def read_meta(path: str) -> dict[str, Any]:
     """The `meta` of the checkpoint at `path`. Raises DamagedCheckpointError."""
-    return _read_json(path, META)
+    meta = _read_json(path, META)
+    with _reading(path):
+        as_kind(list[str] | None, meta.get("class_names"), "class_names")
+    return meta
 
 
 def _read_json(path: str, name: str) -> dict[str, Any]:
