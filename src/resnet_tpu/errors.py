@@ -4,6 +4,8 @@ import difflib
 from collections.abc import Iterable, Sequence
 from typing import Any, Self
 
+_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\t\n"}
+
 
 class UserError(Exception):
     """A wrong input, file or setting. Shown as one message without a traceback, exit code 2.
@@ -15,7 +17,7 @@ class UserError(Exception):
 
     def __init__(self, what: str, got: object, expected: str, do: str) -> None:
         self.what, self.got, self.expected, self.do = what, got, expected, do
-        super().__init__(f"{self.finding} {do}")
+        super().__init__(visible(f"{self.finding} {do}"))
 
     @property
     def finding(self) -> str:
@@ -71,6 +73,11 @@ def first_line(error: BaseException) -> str:
 def describe(error: BaseException) -> str:
     """An error on one line: the message of a `UserError`; of any other error its type and `first_line`."""
     return str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {first_line(error)}"
+
+
+def visible(text: str) -> str:
+    r"""`text` with its control characters, except tabs and line ends, as `\x1b`: a terminal would obey them."""
+    return text.translate(_CONTROLS)
 
 
 def listed(names: Sequence[str], most: int) -> str:

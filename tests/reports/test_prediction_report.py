@@ -70,6 +70,14 @@ def test_fewer_classes_than_asked_for(predictions: Predictions):
     assert json.loads(predictions_json(two, k=5))["accuracy"] is None
 
 
+def test_control_characters_of_names_are_shown_not_obeyed():
+    probabilities = np.array([[0.75, 0.25]], np.float32)
+    predictions = Predictions(["\x1b[8m.jpg"], probabilities, None, ["\x1b]0;A\x07", "b\r"])
+    assert "\x1b" not in (text := _text(predictions_table(predictions, k=2)))
+    assert "\\x1b[8m.jpg" in text
+    assert prediction_text(predictions, k=2) == "\\x1b]0;A\\x07   75.0%\nb\\x0d          25.0%\n"
+
+
 def test_the_probabilities_of_one_photo_stand_below_each_other():
     one = Predictions(["a"], np.array([[0.75, 0.25]], np.float32), None, ["漢字", "latin"])
     assert prediction_text(one, k=5) == "漢字    75.0%\nlatin   25.0%\n"

@@ -41,6 +41,16 @@ def test_user_error_is_one_message(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err == "seed: got x, expected a number. Change it.\n"
 
 
+def test_a_terminal_obeys_no_name(capsys: pytest.CaptureFixture[str]) -> None:
+    def work(_: Sequence[str]) -> None:
+        logging.getLogger("resnet_tpu.some").warning("left out: %s", "\x1b]0;title\x07.jpg")
+        raise UserError("Image a\x1b[2J.jpg", "b\x9b31m", "a photo", "Go\ton.")
+
+    assert run_program(work, []) == 2
+    expected = "left out: \\x1b]0;title\\x07.jpg\nImage a\\x1b[2J.jpg: got b\\x9b31m, expected a photo. Go\ton.\n"
+    assert capsys.readouterr().err == expected
+
+
 def test_interrupted(capsys: pytest.CaptureFixture[str]) -> None:
     assert fail(KeyboardInterrupt()) == 130
     assert capsys.readouterr().err == "Interrupted.\n"

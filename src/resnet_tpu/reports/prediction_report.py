@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from resnet_tpu import storage
+from resnet_tpu.errors import visible
 from resnet_tpu.reports.csv_text import to_csv
 from resnet_tpu.reports.predictions import (
     UNKNOWN,
@@ -39,17 +40,17 @@ def predictions_table(predictions: Predictions, *, k: int) -> Table:
     table.add_column("probability", justify="right")
     table.add_column("next", overflow="fold")
     for i, ranked in enumerate(_rank(predictions, k)):
-        first, *others = ((escape(name), f"{probability:.1%}") for name, probability in ranked)
-        truth = [escape(predictions.true_name(i) or "?")] if has_labels else []
+        first, *others = ((escape(visible(name)), f"{probability:.1%}") for name, probability in ranked)
+        truth = [escape(visible(predictions.true_name(i) or "?"))] if has_labels else []
         following = ", ".join(f"{name} {probability}" for name, probability in others)
         style = "red" if predictions.is_right(i) is False else None
-        table.add_row(escape(predictions.names[i]), *truth, *first, following, style=style)
+        table.add_row(escape(visible(predictions.names[i])), *truth, *first, following, style=style)
     return table
 
 
 def prediction_text(predictions: Predictions, *, k: int) -> str:
     """The `k` most probable classes of the first image with their probabilities, one per line."""
-    ranked = _rank(predictions, k)[0]
+    ranked = [(visible(name), probability) for name, probability in _rank(predictions, k)[0]]
     width = max(cell_len(name) for name, _ in ranked)  # in terminal columns
     return "".join(f"{set_cell_size(name, width)}  {probability:6.1%}\n" for name, probability in ranked)
 

@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from resnet_tpu.errors import UserError, first_line, is_lack_of_memory
+from resnet_tpu.errors import UserError, first_line, is_lack_of_memory, visible
 from resnet_tpu.storage import buckets, disks
 from resnet_tpu.system import signals
 
@@ -230,7 +230,7 @@ class _StderrHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            print(self.format(record), file=sys.stderr, flush=True)
+            print(visible(self.format(record)), file=sys.stderr, flush=True)
         except BrokenPipeError:  # the reader of the log has gone; a log line must not end the work, such as saving
             signals.discard(2)
         except OSError:  # a closed terminal; or a full disk, which costs log lines but not the work

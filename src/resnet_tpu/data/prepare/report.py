@@ -9,6 +9,7 @@ from rich.table import Table
 from resnet_tpu.data.findings import Finding, FindingGroup, Kind, group_findings
 from resnet_tpu.data.manifest import Manifest
 from resnet_tpu.data.split import SPLITS
+from resnet_tpu.errors import visible
 
 _SHOWN_PATHS = 3
 _SHOWN_CLASSES = 20
@@ -20,7 +21,7 @@ def render_report(manifest: Manifest) -> RenderableType:
     images = Table("label", "class", *splits, title="Images")
     for label, name in enumerate(manifest.class_names[:_SHOWN_CLASSES], start=1):
         counts = (f"{manifest.splits[split].per_class.get(name, 0):,}" for split in splits)
-        images.add_row(str(label), escape(name), *counts)
+        images.add_row(str(label), escape(visible(name)), *counts)
     if len(manifest.class_names) > _SHOWN_CLASSES:
         images.add_row("...", f"{len(manifest.class_names) - _SHOWN_CLASSES} more classes")
     images.add_section()
@@ -32,7 +33,7 @@ def render_report(manifest: Manifest) -> RenderableType:
 def _noticed(findings: Iterable[FindingGroup]) -> Table:
     table = Table("what", "done", "count", "first paths", title="Noticed")
     for found in findings:
-        paths = [escape(path) for path in found.first[:_SHOWN_PATHS]]
+        paths = [escape(visible(path)) for path in found.first[:_SHOWN_PATHS]]
         if found.count > len(paths) and paths:
             paths.append("...")
         table.add_row(found.what, found.action, f"{found.count:,}", "\n".join(paths))
@@ -47,5 +48,5 @@ def report_text(manifest: Manifest | None, findings: Iterable[Finding], counts: 
         lines.extend(f"  {class_name}: {count}" for class_name, count in split.per_class.items())
     for found in group_findings(findings, counts, first=None):
         lines.append(f"{found.what}, {found.action}: {found.count}")
-        lines.extend(f"  {path}" for path in found.first)
+        lines.extend(f"  {visible(path)}" for path in found.first)
     return "".join(f"{line}\n" for line in lines)
