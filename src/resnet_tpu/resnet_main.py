@@ -121,6 +121,7 @@ def _run(arguments: Sequence[str]) -> None:
             log.info("%s = %s (%s)", name, values[name], origin)
     if not config.data.location and config.run.mode.startswith("train"):
         log.warning("data_dir is not given: training on zeros instead of images, which only measures speed.")
+        config = config.replace(data_dir="null")
     config.run.require_model_dir()
     if config.run.mode == "eval":
         from resnet_tpu.training.evaluate_run import await_options, evaluate_run

@@ -150,3 +150,11 @@ PATH = "expected text or a pathlib.Path"
 def test_an_argument_of_another_type_is_refused(function: Callable[..., Any], given: list[Any], message: str) -> None:
     with pytest.raises(rt.UserError, match=re.escape(message)):
         function(*given)
+
+
+def test_images_that_nobody_named_are_asked_for(tmp_path: Path) -> None:
+    config = rt.find_recipe("digits").replace(model_dir=str(tmp_path / "model"))
+    for function in (rt.train, rt.open_dataset):
+        with pytest.raises(rt.UserError, match="data_dir: got nothing, expected TFRecords or a folder of images"):
+            function(config)
+    assert not (tmp_path / "model").exists()

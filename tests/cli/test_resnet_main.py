@@ -256,3 +256,10 @@ def test_origins_are_logged_and_model_dir_is_asked_for(capsys: pytest.CaptureFix
         "data_dir is not given: training on zeros instead of images, which only measures speed.",
         "model_dir: got nothing, expected a folder for checkpoints and metrics. Give --model_dir=FOLDER.",
     ]
+
+
+def test_without_data_dir_it_trains_on_zeros_as_the_original(monkeypatch: pytest.MonkeyPatch) -> None:
+    trained: list[Config] = []
+    monkeypatch.setattr(resnet_main, "train_and_export", trained.append)
+    assert resnet_main.main(["--model_dir=run"]) == 0
+    assert trained == [Config().replace(data_dir="null", model_dir="run")]

@@ -90,4 +90,5 @@ def open_dataset(data: Config | str | os.PathLike[str], split: Split = "train") 
     data: its path, or the options of a training run. Raises UserError when there is no such folder or split.
     """
     config = data if isinstance(data, Config) else Config().replace(data_dir=expand_home(data))
+    config.data.require_images()
     return Dataset(config, split)

@@ -3,7 +3,7 @@
 import dataclasses
 
 from resnet_tpu.cli.arguments import Command, Given, Group
-from resnet_tpu.cli.run_options import check_data, configure, groups_for_trainings
+from resnet_tpu.cli.run_options import configure, groups_for_trainings
 from resnet_tpu.options.config import OPTIONS
 from resnet_tpu.options.overrides import Layer
 from resnet_tpu.performance.dawnbench.options import DawnbenchOptions, read_job
@@ -24,7 +24,7 @@ def dawnbench(given: Given) -> None:
     before = read_job(given.values.get("model_dir", "")) or Layer("", {})
     known = {name: value for name, value in before.values.items() if name in OPTIONS}
     config = configure(given.values, Layer(before.origin, known))
-    check_data(config, without="to measure speed without images")
+    config.data.require_images()
 
     from resnet_tpu.performance.dawnbench import job
 

@@ -6,7 +6,7 @@ from typing import Any, Literal, TypeVar
 
 from resnet_tpu import storage
 from resnet_tpu.cli.arguments import Command, Given, Group, Menu
-from resnet_tpu.cli.run_options import check_data, configure_like_run, groups_for_trainings
+from resnet_tpu.cli.run_options import configure_like_run, groups_for_trainings
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.fields import FilePath, option
 from resnet_tpu.reports.console import make_console
@@ -54,7 +54,7 @@ def profile_input(given: Given) -> None:
     """Images per second of the input, CPU time by stage, what the step needs, and what would help."""
     options = given.fill(InputOptions)
     config = configure_like_run(given.values)
-    check_data(config, without="for a step without images")
+    config.data.require_images()
 
     from resnet_tpu.performance.profiling import input, report  # noqa: A004 (its name there)
 
@@ -91,7 +91,7 @@ def profile_train(given: Given) -> None:
     if options.trace:
         profile = training.read_profile(options.trace)
     else:
-        check_data(config, without="for a step without images")
+        config.data.require_images()
         if not config.run.model_dir:
             do = "Give --model_dir=FOLDER; a run that is already there is not changed."
             raise UserError("model_dir", "nothing", "a folder for the trace", do)

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from resnet_tpu.cli.arguments import Alias, Group
-from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import OPTIONS, Config
 from resnet_tpu.options.fields import FilePath, Option, option
 from resnet_tpu.options.overrides import Layer, merge, parse_overrides, read_yaml
@@ -131,10 +130,3 @@ def without_old_counts(run: Layer, given: Mapping[str, Any]) -> Layer:
         return run
     counted = ("num_train_images", "num_label_classes")
     return Layer(run.origin, {name: value for name, value in run.values.items() if name not in counted})
-
-
-def check_data(config: Config, *, without: str) -> None:
-    """Raises UserError if no images are given. without: the purpose of data_dir=null, for the message."""
-    if not config.data.location:
-        do = f"Give --data_dir=FOLDER, or --data_dir=null {without}."
-        raise UserError("data_dir", "nothing", "TFRecords or a folder of images per class", do)

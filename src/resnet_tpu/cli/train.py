@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from resnet_tpu.cli.arguments import Argument, Command, Given, Group
-from resnet_tpu.cli.run_options import check_data, configure, groups_for_trainings, layers_of, without_old_counts
+from resnet_tpu.cli.run_options import configure, groups_for_trainings, layers_of, without_old_counts
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import OPTIONS, Config, LotteryConfig
 from resnet_tpu.options.fields import option
@@ -71,7 +71,7 @@ def train(given: Given) -> None:
         said = {name for layer in layers_of(values) for name, value in layer.values.items() if value != ""}
         sys.stdout.write(to_yaml(config, said))  # defaults too, if given: else the weights would override them
         return
-    check_data(config, without="to measure speed without images")
+    config.data.require_images()
     if only.dry_run:
         from resnet_tpu.serving.export.export import check_export
         from resnet_tpu.training.rehearsal import rehearse

@@ -147,6 +147,12 @@ class DataConfig:
             return f"bigtable://{self.bigtable_instance}/{self.bigtable_table}"
         return self.data_dir
 
+    def require_images(self) -> None:
+        """Raises UserError when it is not said where the images are."""
+        if not self.location:
+            do = "Give --data_dir=FOLDER, or --data_dir=null to measure speed without images."
+            raise UserError("data_dir", "nothing", "TFRecords or a folder of images per class", do)
+
     @property
     def images_per_epoch(self) -> int:
         """`num_train_images`; 1 until they are counted."""

@@ -26,6 +26,7 @@ def check_start(config: Config) -> None:
     if (mode := config.run.mode) not in ("train", "train_and_eval"):
         raise UserError("mode", mode, "train or train_and_eval", f"Leave it out: {mode} is a command of its own.")
     config.run.require_model_dir()
+    config.data.require_images()
     check_options(config)
     folders.check_model_dir(config.run.model_dir)
     storage.check_writable(config.run.model_dir)
