@@ -25,7 +25,7 @@ from resnet_tpu.reports.prediction_report import (
     write_pickle,
     write_report,
 )
-from resnet_tpu.reports.predictions import Predictions, accuracy, class_scores, top_k
+from resnet_tpu.reports.predictions import Predictions, class_scores, top_k
 
 NAMES = ["daisy", 'dandelion, "wild"', "[red]roses", "花", "tulips", "sunflowers"]
 
@@ -56,7 +56,7 @@ def test_csv_and_json_hold_the_most_probable_classes(predictions: Predictions):
         assert image["label"] == (row["label"] or None) == predictions.true_name(i)
         right = {"": None, "true": True, "false": False}[row["correct"]]
         assert right == predictions.is_right(i)
-    score = accuracy(predictions)
+    score = predictions.accuracy
     assert score is not None
     assert document["accuracy"] == score._asdict()
 

@@ -10,7 +10,6 @@ from resnet_tpu.errors import UserError
 from resnet_tpu.reports import columns
 from resnet_tpu.reports.predictions import (
     Predictions,
-    accuracy,
     class_scores,
     confusion_matrix,
     top_k,
@@ -51,7 +50,7 @@ def test_accuracy_is_the_share_of_known_labels_among_the_most_probable():
     rows = {i: predictions.probabilities[i].tolist() for i in known}
     right = [rows[i].index(max(rows[i])) == labels[i] for i in known]
     near = [sum(p > rows[i][labels[i]] for p in rows[i]) < 5 for i in known]
-    score = accuracy(predictions)
+    score = predictions.accuracy
     assert score == pytest.approx((np.mean(right), np.mean(near), len(known)))
     assert 0 < np.mean(right) < np.mean(near) < 1
 
@@ -67,7 +66,7 @@ def test_a_probability_too_small_for_float32_is_no_tie():
     names = ["0", "1"]
     probabilities = np.eye(12, dtype=np.float32)[[0, 0]]  # one class has all, as where a network has diverged
     predictions = Predictions(names, probabilities, np.array([4, 5]), [*map(str, range(12))])
-    score = accuracy(predictions)
+    score = predictions.accuracy
     assert score is not None
     assert (score.top_1, score.top_5) == (0.0, 0.5)
 
@@ -89,7 +88,7 @@ def test_confusion_matrix_counts_every_labelled_image_once():
         if label >= 0:
             counts[label, predicted] += 1
     assert np.array_equal(matrix, counts)
-    score = accuracy(predictions)
+    score = predictions.accuracy
     assert score is not None
     assert matrix.sum() == score.num_images
     assert np.trace(matrix) / matrix.sum() == pytest.approx(score.top_1)
@@ -104,7 +103,7 @@ def test_unknown_labels_change_no_figure():
         _labels(predictions)[known],
         predictions.class_names,
     )
-    assert accuracy(predictions) == accuracy(alone)
+    assert predictions.accuracy == alone.accuracy
     assert class_scores(predictions) == class_scores(alone)
     assert [m[1:] for m in worst_mistakes(predictions)] == [m[1:] for m in worst_mistakes(alone)]
 
@@ -112,7 +111,7 @@ def test_unknown_labels_change_no_figure():
 @pytest.mark.parametrize("labels", [None, np.full(200, -1, np.int32)])
 def test_nothing_is_scored_without_labels(labels: np.ndarray | None):
     predictions = dataclasses.replace(_predictions(), labels=labels)
-    assert accuracy(predictions) is None
+    assert predictions.accuracy is None
     assert confusion_matrix(predictions).sum() == 0
     assert worst_mistakes(predictions) == []
     assert predictions.true_name(0) is None

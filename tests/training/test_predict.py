@@ -22,7 +22,6 @@ from resnet_tpu.data.sources.source import Sample
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config
 from resnet_tpu.options.run_file import read_run
-from resnet_tpu.reports.predictions import accuracy
 from resnet_tpu.training.evaluate_run import evaluate_run
 from resnet_tpu.training.loop import train
 from resnet_tpu.training.predict import names_of, predict
@@ -41,7 +40,7 @@ def unreported(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_test_split_is_predicted_right_and_reported(asked: Config, trained_dir: Path) -> None:
     predictions = predict(asked, None)  # as without an argument: a split of the data
-    score = accuracy(predictions)
+    score = predictions.accuracy
     assert score is not None
     assert (score.num_images, score.top_1) == (9, 1.0)  # int(0.8 * 30) + int(0.1 * 30) of 30 leave 3 of each class
     np.testing.assert_allclose(predictions.probabilities.sum(1), 1, rtol=1e-5)

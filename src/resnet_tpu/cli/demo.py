@@ -50,7 +50,6 @@ def run(photos: str, output_dir: str) -> None:
     from resnet_tpu.recipes import find_recipe
     from resnet_tpu.recipes.choice import choose
     from resnet_tpu.reports.console import make_console
-    from resnet_tpu.reports.predictions import accuracy
     from resnet_tpu.reports.run_curves import curves_path
     from resnet_tpu.training.loop import train
     from resnet_tpu.training.predict import predict
@@ -74,7 +73,7 @@ def run(photos: str, output_dir: str) -> None:
     train(config)
     log.info("3. predict the test images")
     predictions = predict(config)
-    score = accuracy(predictions)
+    score = predictions.accuracy
     if score is None:
         raise UserError("Test images", "none", "at least one", "Give more photos per class.")
     table = Table(title="Demo", show_header=False)

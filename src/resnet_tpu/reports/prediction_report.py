@@ -17,7 +17,6 @@ from resnet_tpu.reports.csv_text import to_csv
 from resnet_tpu.reports.predictions import (
     UNKNOWN,
     Predictions,
-    accuracy,
     class_scores,
     confusion_matrix,
     top_k,
@@ -82,7 +81,7 @@ def predictions_json(predictions: Predictions, *, k: int, left_out: Sequence[str
         }
         for i, (name, ranked) in enumerate(zip(predictions.names, _rank(predictions, k), strict=True))
     ]
-    score = accuracy(predictions)
+    score = predictions.accuracy
     found = {"accuracy": score and score._asdict(), "images": images} | ({"left_out": left_out} if left_out else {})
     return json.dumps(found, indent=2, ensure_ascii=False) + "\n"
 
@@ -127,7 +126,7 @@ def class_table(predictions: Predictions, *, limit: int = 50) -> Table:
 
 def accuracy_text(predictions: Predictions) -> str:
     """A line with the number of labelled images classified correctly; empty if no label is known."""
-    score = accuracy(predictions)
+    score = predictions.accuracy
     if score is None:
         return ""
     noun = "image" if score.num_images == 1 else "images"

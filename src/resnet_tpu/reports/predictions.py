@@ -18,6 +18,14 @@ UNKNOWN = -1
 _OWN_COLUMNS = ("image", "label", "predicted", "probability")
 
 
+class Accuracy(NamedTuple):
+    """Fractions of the labelled images, 0..1."""
+
+    top_1: float
+    top_5: float
+    num_images: int
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Predictions:
     """Probabilities for images, with or without labels.
@@ -66,6 +74,23 @@ class Predictions:
         """int64: the indices of the images whose label is known."""
         return np.flatnonzero(self.labels >= 0) if self.labels is not None else np.zeros(0, np.int64)
 
+    @property
+    def accuracy(self) -> Accuracy | None:
+        """`top_1` and `top_5`, from 0 to 1, over `num_images` labelled images; None if there are none.
+
+        The lowest class wins a tie for the first place; a tie for the fifth counts as a hit.
+        """
+        known = self.labelled
+        if self.labels is None or not known.size:
+            return None
+        labels, scores = self.labels[known], self.probabilities[known]
+        top_1 = (self.predicted[known] == labels).mean()
+        # probabilities that underflow float32 lose their order, and would all be hits: the lower index counts first
+        is_lost = scores[np.arange(known.size), labels] == 0
+        listed = (top_k(self, 5)[known] == labels[:, None]).any(1)
+        top_5 = np.where(is_lost, listed, top_k_hits(scores, labels, 5)).mean()
+        return Accuracy(float(top_1), float(top_5), known.size)
+
     def true_name(self, i: int) -> str | None:
         """The class name of image `i`'s label; None if unknown."""
         return None if self.labels is None or self.labels[i] < 0 else self.class_names[self.labels[i]]
@@ -104,14 +129,6 @@ class Predictions:
         labels = {"label": [self.true_name(i) for i in range(len(self))]} if self.labelled.size else {}
         shown = [f"{value:.1%}" for value in probabilities] if percent else probabilities
         return {"image": self.names, **labels, "predicted": self.classes, "probability": shown}
-
-
-class Accuracy(NamedTuple):
-    """Fractions of the labelled images, 0..1."""
-
-    top_1: float
-    top_5: float
-    num_images: int
 
 
 class ClassScore(NamedTuple):
@@ -153,20 +170,6 @@ def top_k_hits(scores: np.ndarray, labels: np.ndarray, k: int) -> np.ndarray:
     """bool [n]: whether fewer than `k` of `scores` [n, classes] are above the label's. A tie at the boundary counts."""
     own = np.take_along_axis(scores, labels[:, None].astype(np.int64), axis=1)
     return (scores > own).sum(1) < k
-
-
-def accuracy(predictions: Predictions) -> Accuracy | None:
-    """Top-1 (the lowest class wins a tie) and top-5 over the labelled images; None if there are none."""
-    known = predictions.labelled
-    if predictions.labels is None or not known.size:
-        return None
-    labels, scores = predictions.labels[known], predictions.probabilities[known]
-    top_1 = (predictions.predicted[known] == labels).mean()
-    # probabilities that underflow float32 lose their order, and would all be hits: the lower index counts first there
-    is_lost = scores[np.arange(known.size), labels] == 0
-    listed = (top_k(predictions, 5)[known] == labels[:, None]).any(1)
-    top_5 = np.where(is_lost, listed, top_k_hits(scores, labels, 5)).mean()
-    return Accuracy(float(top_1), float(top_5), known.size)
 
 
 def confusion_matrix(predictions: Predictions) -> np.ndarray:
