@@ -483,7 +483,7 @@ class LotteryConfig:
 
 @dataclass(frozen=True)
 class Config:
-    """Every option of a run."""
+    """Every option of a run, in groups; `Config().replace(train_steps=100)` sets options by their names alone."""
 
     data: DataConfig = dataclasses.field(default_factory=DataConfig)
     model: ModelConfig = dataclasses.field(default_factory=ModelConfig)

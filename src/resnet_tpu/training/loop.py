@@ -89,7 +89,7 @@ def train(
     a loss or a weight is not finite.
     on_step: called with the number of updates before a step and its `loss`, `top_1_accuracy` and `learning_rate`, for
     every step, in order, once it has ended on the devices; an exception that it raises ends the run.
-    train_step: replaces the network's step, to measure everything around it.
+    train_step: replaces the network's step, to train with another loss, or to measure everything around it.
     """
     require_config(config)
     with hosts.connected(config.run):
