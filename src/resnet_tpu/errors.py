@@ -45,7 +45,12 @@ class NonFiniteError(UserError):
 def check_kind(what: str, value: object, kind: type, do: str) -> None:
     """Raises UserError unless `value` is a `kind`. The usual mistake is to pass a path instead of the opened object."""
     if not isinstance(value, kind):
-        raise UserError(what, f"{value!r} of type {type(value).__name__}", f"type {kind.__name__}", do)
+        raise UserError(what, with_type(value), f"type {kind.__name__}", do)
+
+
+def with_type(value: object) -> str:
+    """A value of an unexpected type, on one line: `3 of type int`."""
+    return f"{' '.join(repr(value).split())} of type {type(value).__name__}"
 
 
 def is_lack_of_memory(error: Exception) -> bool:

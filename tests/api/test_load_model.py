@@ -145,6 +145,13 @@ PATH = "expected text or a pathlib.Path"
         (rt.load_model, [None], f"Path: got None of type NoneType, {PATH}"),
         (rt.open_bundle, [3], f"Path: got 3 of type int, {PATH}"),
         (rt.open_dataset, [["a", "b"]], f"Path: got ['a', 'b'] of type list, {PATH}"),
+        (rt.open_dataset, [np.eye(2)], f"Path: got array([[1., 0.], [0., 1.]]) of type ndarray, {PATH}"),
+        (
+            rt.find_recipe,
+            [["digits"]],
+            "Recipe: got ['digits'] of type list, expected type str. Choose one of",
+        ),
+        (rt.find_topology, [8], "topology: got 8 of type int, expected type str. Give its name"),
     ],
 )
 def test_an_argument_of_another_type_is_refused(function: Callable[..., Any], given: list[Any], message: str) -> None:

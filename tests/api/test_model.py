@@ -10,6 +10,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import cv2
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from PIL import Image, ImageSequence
@@ -165,6 +166,9 @@ def test_images_of_an_iterator_that_reuses_their_place_are_told_apart(
         (Image.new("F", (3, 3)), "Image image 0: got ValueError: pixels are floats, expected a whole picture"),
         (3, "Image: got int, expected a path"),
         (b"\xff\xd8\xff", r"Image: got bytes, .* Open the bytes of a file first, with PIL.Image.open"),
+        (jnp.zeros((3, 3), jnp.uint8), r"Image: got \w+, .* with numpy.asarray\(x\)\."),
+        (rt.Example(np.zeros((3, 3, 3), np.uint8), 0, "a", "a.png"), "Image: got Example, .* Give its `image`; of a"),
+        ([rt.Example(np.zeros((3, 3, 3), np.uint8), 0, "a", "a.png")], "Image: got Example, .* Give its `image`; of a"),
         (Image.new("RGB", (0, 5)), "Image image 0: got ValueError: .*, expected a whole picture"),
         ([], "Images: got none, expected at least one"),
     ],

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from resnet_tpu.api.dataset import Example
 from resnet_tpu.data.pixels.exif import orientation_of, turn
 from resnet_tpu.data.pixels.pillow import to_rgb
 from resnet_tpu.data.sources.image_files import FileSource
@@ -80,7 +81,7 @@ class ImageSource:
 def _each(images: Images) -> Iterable[Any]:
     if isinstance(images, np.ndarray) and images.dtype.kind in "OU":  # paths, as pandas gives them
         return images.ravel().tolist()
-    if isinstance(images, str | os.PathLike | Image.Image | np.ndarray | _FileBytes):
+    if isinstance(images, str | os.PathLike | Image.Image | np.ndarray | Example | _FileBytes):
         return [images]
     if isinstance(images, Sequence):
         return images
@@ -109,6 +110,10 @@ def _arrays(image: Any) -> list[np.ndarray]:
         do = "Give one of these, or a list of them."
         if isinstance(image, _FileBytes):
             do = "Open the bytes of a file first, with PIL.Image.open(io.BytesIO(data))."
+        elif isinstance(image, Example):
+            do = "Give its `image`; of a whole data set, [example.image for example in dataset]."
+        elif hasattr(image, "__array__"):  # of JAX, PyTorch and so on
+            do = "Convert it to an array of NumPy first, with numpy.asarray(x)."
         raise UserError("Image", f"{type(image).__name__}", expected, do)
     is_image = image.ndim == 2 or (image.ndim == 3 and image.shape[-1] in (1, 3, 4))
     is_batch = image.ndim == 4 and image.shape[-1] in (1, 3, 4)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeVar
 
-from resnet_tpu.errors import UserError, nearest
+from resnet_tpu.errors import UserError, nearest, with_type
 
 Length = int | str
 """A duration: a number of optimizer steps, or epochs over the training images as text: `15epochs`, `0.5epochs`."""
@@ -38,8 +38,7 @@ def expand_home(path: GivenPath) -> str:
     Raises UserError for `~` if the home folder is unknown, and for a value that cannot be a path.
     """
     if not isinstance(path, str | os.PathLike):  # programs may pass anything
-        got = f"{path!r} of type {type(path).__name__}"
-        raise UserError("Path", got, "text or a pathlib.Path", "Give one of these.")
+        raise UserError("Path", with_type(path), "text or a pathlib.Path", "Give one of these.")
     path = os.fspath(path).removeprefix("file://")  # not every reader of files accepts such a URL
     try:
         _check_text(path)
@@ -120,8 +119,10 @@ class Option:
             raise UserError(self.name, got, f"at most {self.at_most:g}", "Change the value.")
 
     def _wrong(self, value: Any) -> UserError:
-        hint = nearest(str(value), self.choices)
-        return UserError(self.name, repr(value), self.expected(), f"Change the value.{hint}")
+        do = f"Change the value.{nearest(str(value), self.choices)}"
+        if isinstance(value, list | tuple) and str in self.kinds and not (self.choices or self.is_length):
+            do = f"Write {','.join(map(str, value))!r}, with commas."
+        return UserError(self.name, repr(value), self.expected(), do)
 
     def expected(self) -> str:
         """A description of the values that this option accepts."""

@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from resnet_tpu.errors import UserError, nearest
+from resnet_tpu.errors import UserError, check_kind, nearest
 from resnet_tpu.performance.plan.generations import GENERATIONS, Generation
 from resnet_tpu.performance.plan.gpus import GPUS
 
@@ -93,6 +93,7 @@ def find_topology(name: str) -> Topology:
 
     Raises UserError, naming those that exist, for any other name.
     """
+    check_kind("topology", name, str, "Give its name: 'v5e-8'.")
     if found := find_tpu_slice(name) or _GPUS.get(name):
         return found
     known, name = [*TPU_SLICES, *_GPUS], name.replace("v5litepod", "v5e")
