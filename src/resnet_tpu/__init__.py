@@ -15,9 +15,9 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Config", "Dataset", "DecodeError", "Example", "Experiment", "History", "Model", "NonFiniteError", "Predictions",
-    "PrepareOptions", "UserError", "evaluate", "export", "fetch_flower_photos", "find_recipe", "find_topology",
-    "follow_weights", "history", "load_classifier", "load_model", "open_bundle", "open_dataset", "plan", "predict",
-    "prepare", "prune", "train", "write_digits",
+    "PrepareOptions", "UserError", "convert", "evaluate", "export", "fetch_flower_photos", "find_recipe",
+    "find_topology", "follow_weights", "history", "load_classifier", "load_model", "open_bundle", "open_dataset",
+    "plan", "predict", "prepare", "prune", "train", "write_digits",
 ]  # fmt: skip
 
 

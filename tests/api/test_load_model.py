@@ -49,7 +49,8 @@ def test_a_file_of_weights_in_each_form(
     said = capfd.readouterr()
     assert (said.out, said.err) == ("", "")
     assert cli.main(["convert", str(pickled), str(run)]) == 0
-    models.append(rt.load_model(run))
+    rt.convert(plain, tmp_path / "run_too")
+    models += [rt.load_model(run), rt.load_model(tmp_path / "run_too")]
     for model in models:
         assert (model.class_names, model.config.model.precision) == (["0", "1", "2"], "float32")
     expected = models[0].logits(IMAGES)
@@ -142,6 +143,7 @@ PATH = "expected text or a pathlib.Path"
         (rt.prune, ["model", "out", {"density": 20}], "of type dict, expected type Experiment. Make one"),
         (rt.prepare, ["photos", "data", {"seed": 1}], "of type dict, expected type PrepareOptions. Make them"),
         (rt.load_classifier, ["exported"], "bundle: got 'exported' of type str, expected type Bundle. Open it first"),
+        (rt.convert, [["model"], "out"], f"Path: got ['model'] of type list, {PATH}"),
         (rt.load_model, [None], f"Path: got None of type NoneType, {PATH}"),
         (rt.open_bundle, [3], f"Path: got 3 of type int, {PATH}"),
         (rt.open_dataset, [["a", "b"]], f"Path: got ['a', 'b'] of type list, {PATH}"),
@@ -157,6 +159,12 @@ PATH = "expected text or a pathlib.Path"
 def test_an_argument_of_another_type_is_refused(function: Callable[..., Any], given: list[Any], message: str) -> None:
     with pytest.raises(rt.UserError, match=re.escape(message)):
         function(*given)
+
+
+def test_weights_are_not_converted_to_an_unknown_form(tmp_path: Path) -> None:
+    to: Any = "pth"
+    with pytest.raises(rt.UserError, match="to: got 'pth', expected one of model_dir, tf1, safetensors, timm"):
+        rt.convert("resnet50", tmp_path / "out", to=to)
 
 
 def test_images_that_nobody_named_are_asked_for(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from resnet_tpu.api.dataset import Dataset, Example, open_dataset
 from resnet_tpu.api.model import Model, load_model
+from resnet_tpu.checkpoints.convert import convert
 from resnet_tpu.data.pixels.decode import DecodeError
 from resnet_tpu.data.prepare.digits import write_digits
 from resnet_tpu.data.prepare.flowers import fetch_flower_photos
@@ -27,7 +28,7 @@ from resnet_tpu.training.predict import predict
 
 __all__ = [
     "Config", "Dataset", "DecodeError", "Example", "Experiment", "History", "Model", "NonFiniteError", "Predictions",
-    "PrepareOptions", "UserError", "evaluate", "export", "fetch_flower_photos", "find_recipe", "find_topology",
-    "follow_weights", "history", "load_classifier", "load_model", "open_bundle", "open_dataset", "plan", "predict",
-    "prepare", "prune", "train", "write_digits",
+    "PrepareOptions", "UserError", "convert", "evaluate", "export", "fetch_flower_photos", "find_recipe",
+    "find_topology", "follow_weights", "history", "load_classifier", "load_model", "open_bundle", "open_dataset",
+    "plan", "predict", "prepare", "prune", "train", "write_digits",
 ]  # fmt: skip

@@ -4,7 +4,7 @@ import contextlib
 import logging
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import jax
 import jax.numpy as jnp
@@ -24,13 +24,15 @@ from resnet_tpu.models.arrays import Arrays, nest, require_finite
 from resnet_tpu.models.network import Network
 from resnet_tpu.options.checks import check_options
 from resnet_tpu.options.config import PREPROCESSING, Config
+from resnet_tpu.options.fields import GivenPath, expand_home
 from resnet_tpu.options.network import network_of
 from resnet_tpu.options.run_file import write_description
 from resnet_tpu.reports.metrics import evaluation_at
 
 log = logging.getLogger(__name__)
 
-Form = Literal["model_dir", "tf1", "safetensors", "timm"]
+WeightsForm = Literal["model_dir", "tf1", "safetensors", "timm"]
+"""What `convert` writes."""
 
 IMAGE_SIZE = 224
 """Side in pixels of the images that the original, torchvision and most of timm train on."""
@@ -43,16 +45,17 @@ _OTHER_SUFFIXES = (".pth", ".pt", ".bin", ".ckpt", ".onnx", ".pb", ".h5", ".kera
 
 
 def convert(
-    source: str,
-    target: str,
+    source: GivenPath,
+    target: GivenPath,
     *,
-    to: Form | None = None,
-    labels: str = "",
+    to: WeightsForm | None = None,
+    labels: GivenPath = "",
     image_size: int | None = None,
     overrides: Mapping[str, Any] | None = None,
 ) -> None:
-    """Converts the weights that `source` means (see `weights.locate`) and writes them to `target`, whole or not at all.
+    """Converts the weights that `source` means and writes them to `target`, whole or not at all.
 
+    source: a run or checkpoint, a weights file or folder of PyTorch or the original, or a name, as for `load_model`.
     to: `model_dir`, one of our runs, with the step, momentum and averages of a run of the original; `tf1`, a
     folder with a checkpoint of the original, with the same; `safetensors`, a file with torchvision's names, in which
     averages replace the weights unless export_moving_average is off; `timm`, a folder with such a file and what timm
@@ -62,6 +65,9 @@ def convert(
     overrides: values of options that the source does not record.
     Raises UserError when the source is not weights or damaged, options contradict it, or `target` already exists.
     """
+    source, target, labels = expand_home(source), expand_home(target), expand_home(labels)
+    if to not in (None, *(known := get_args(WeightsForm))):
+        raise UserError("to", repr(to), f"one of {', '.join(known)}", "Change the value.")
     if to is None and target.endswith(_OTHER_SUFFIXES):
         do = "PyTorch reads *.safetensors; `resnet-tpu export` writes ONNX and SavedModels; --to=tf1, TF checkpoints."
         raise UserError("Target", target, f"a folder, or a file called *{_SUFFIX}", do)
@@ -119,7 +125,7 @@ def open_network(source: str) -> tuple[Config, Arrays, list[str] | None]:
     return config, arrays.get("ema", arrays), weights.class_names
 
 
-def check_target(target: str, to: Form) -> None:
+def check_target(target: str, to: WeightsForm) -> None:
     """Raises UserError when `target` already exists, or its name does not fit the format."""
     if to == "safetensors":
         if not target.endswith(_SUFFIX):
