@@ -32,10 +32,10 @@ from resnet_tpu.options.config import Config
 from resnet_tpu.options.network import network_of
 from resnet_tpu.pruning.compact import compact
 from resnet_tpu.pruning.layers import kernels_of, maskable
-from resnet_tpu.pruning.masks import all_kept
+from resnet_tpu.pruning.masks import full_masks
 from resnet_tpu.pruning.methods import find_method
 from resnet_tpu.pruning.sizes import size_of
-from resnet_tpu.pruning.start import start_with
+from resnet_tpu.pruning.start import start_arrays
 from resnet_tpu.training.schedule import make_schedule
 from resnet_tpu.training.state import create_state
 from resnet_tpu.training.step import make_output_step, make_train_step
@@ -160,8 +160,8 @@ def _images(config: Config, number: int) -> np.ndarray:
 def _pruned(config: Config, arrays: Arrays, method: str) -> Arrays:
     layers = maskable(network_of(config))
     weights = kernels_of(arrays["params"], layers)
-    masks = find_method(method)(weights, all_kept(weights))
-    return start_with(arrays, masks, layers, step=0, rewind_optimizer="restore")
+    masks = find_method(method)(weights, full_masks(weights))
+    return start_arrays(arrays, masks, layers, step=0, rewind_optimizer="restore")
 
 
 def _predicting(config: Config, arrays: Arrays, images: jax.Array) -> Callable[[], None]:

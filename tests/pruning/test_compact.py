@@ -20,9 +20,9 @@ from resnet_tpu.options.network import network_of
 from resnet_tpu.pruning.compact import compact
 from resnet_tpu.pruning.filters import remove_filters
 from resnet_tpu.pruning.layers import kernels_of, maskable
-from resnet_tpu.pruning.masks import Masks, all_kept
+from resnet_tpu.pruning.masks import Masks, full_masks
 from resnet_tpu.pruning.methods import find_method
-from resnet_tpu.pruning.start import start_with
+from resnet_tpu.pruning.start import start_arrays
 
 TINY = {"resnet_depth": 20, "resnet_width": 4, "image_size": 12, "num_label_classes": 5, "precision": "float32"}
 EVERY_OTHER = dict.fromkeys(range(2, 20, 2), 0.4)
@@ -54,14 +54,14 @@ def draw(config: Config) -> Arrays:
 
 
 def pruned(config: Config, arrays: Arrays, masks: Masks) -> Checkpoint:
-    arrays = start_with(arrays, masks, maskable(network_of(config)), step=7, rewind_optimizer="restore")
+    arrays = start_arrays(arrays, masks, maskable(network_of(config)), step=7, rewind_optimizer="restore")
     return Checkpoint(7, arrays, make_meta(config, None, 0))
 
 
 def without_filters(config: Config, fractions: dict[int, float]) -> Checkpoint:
     arrays = draw(config)
     weights = kernels_of(arrays["params"], maskable(network_of(config)))
-    return pruned(config, arrays, remove_filters(weights, all_kept(weights), fractions, 1))
+    return pruned(config, arrays, remove_filters(weights, full_masks(weights), fractions, 1))
 
 
 def logits(config: Config, arrays: Arrays) -> np.ndarray:
@@ -111,7 +111,7 @@ def test_tables_of_the_paper(depth: int, method: str) -> None:
     config = configured(resnet_depth=depth, resnet_width=10, image_size=32 if depth == 56 else 64)
     arrays = draw(config)
     weights = kernels_of(arrays["params"], maskable(network_of(config)))
-    checkpoint = pruned(config, arrays, find_method(method)(weights, all_kept(weights)))
+    checkpoint = pruned(config, arrays, find_method(method)(weights, full_masks(weights)))
     narrowed, compacted = compact(checkpoint)
     assert_same_logits(narrowed, compacted, checkpoint)
     masks = dict(leaves(checkpoint.arrays["masks"]))
@@ -201,7 +201,7 @@ def test_what_cannot_be_compacted() -> None:
     weights = kernels_of(arrays["params"], maskable(network_of(config)))
     with pytest.raises(UserError, match="no masks, expected one that was pruned by whole filters"):
         compact(Checkpoint(7, arrays, make_meta(config, None, 0)))
-    single = find_method("prune_all_to_global_50")(weights, all_kept(weights))
+    single = find_method("prune_all_to_global_50")(weights, full_masks(weights))
     with pytest.raises(UserError, match=r"no filter that is masked as a whole.*choose a method that removes filters"):
         compact(pruned(config, arrays, single))
     evonorm = configured(pre_activation=True, norm_act_layer="evonorm_b0")

@@ -11,7 +11,7 @@ from resnet_tpu.models.network import Network
 from resnet_tpu.options.config import Config
 from resnet_tpu.options.network import create_network
 from resnet_tpu.pruning.layers import kernels_of, maskable
-from resnet_tpu.pruning.masks import all_kept, density
+from resnet_tpu.pruning.masks import density, full_masks
 from resnet_tpu.pruning.methods import find_method
 
 
@@ -57,5 +57,5 @@ def test_densities_of_structured_levels(depth: int, table: str, densities: tuple
     rng = np.random.default_rng(0)
     weights = {name: rng.random(kernel.shape, np.float32) for name, kernel in shapes.items()}
     for level, expected in enumerate(densities, 1):
-        masks = find_method(f"prune_{table}_{level}")(weights, all_kept(weights))
+        masks = find_method(f"prune_{table}_{level}")(weights, full_masks(weights))
         assert density(masks.values()) == pytest.approx(expected, abs=5e-7)

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from resnet_tpu.errors import UserError
-from resnet_tpu.pruning.magnitude import standardised
-from resnet_tpu.pruning.masks import Masks, all_kept, density
+from resnet_tpu.pruning.magnitude import standardized
+from resnet_tpu.pruning.masks import Masks, density, full_masks
 from resnet_tpu.pruning.methods import HELP, family_of, find_method
 
 
@@ -46,7 +46,7 @@ def read_input(golden: Callable[[str], Path], name: str) -> tuple[dict[str, np.n
             group, layer = key.split("/")
             groups[group][layer] = arrays[key] if group == "w" else arrays[key].astype(bool)
     weights = groups.pop("w")
-    return weights, groups | {"ones": all_kept(weights)}
+    return weights, groups | {"ones": full_masks(weights)}
 
 
 def test_every_mask_of_the_original(golden: Callable[[str], Path]) -> None:
@@ -84,7 +84,7 @@ def test_three_rounds_one_after_another(golden: Callable[[str], Path]) -> None:
 @pytest.mark.parametrize("name", METHODS)
 def test_masks_nest_and_nothing_given_changes(name: str) -> None:
     weights = example()
-    masks = find_method("prune_random_70")(weights, all_kept(weights))
+    masks = find_method("prune_random_70")(weights, full_masks(weights))
     before = {layer: mask.copy() for layer, mask in masks.items()}
     found = find_method(name)(weights, masks)
     assert list(found) == list(weights)
@@ -97,7 +97,7 @@ def test_masks_nest_and_nothing_given_changes(name: str) -> None:
 @pytest.mark.parametrize("percent", [100, 80.0, 51.2, 10.74, 0])
 def test_density_is_that_of_all_weights_together(percent: float) -> None:
     weights = example()
-    masks = find_method(f"prune_all_to_global_{percent}")(weights, all_kept(weights))
+    masks = find_method(f"prune_all_to_global_{percent}")(weights, full_masks(weights))
     number = sum(kernel.size for kernel in weights.values())
     assert sum(int((~mask).sum()) for mask in masks.values()) == math.ceil((100 - percent) / 100 * (number - 1))
     kept = np.concatenate([np.abs(weights[name][mask]) for name, mask in masks.items()])
@@ -107,7 +107,7 @@ def test_density_is_that_of_all_weights_together(percent: float) -> None:
 
 def test_projections_and_classifier_stay_out_of_prune_global() -> None:
     weights = example()
-    masks = find_method("prune_global_50")(weights, all_kept(weights))
+    masks = find_method("prune_global_50")(weights, full_masks(weights))
     assert masks["proj_2_2"].all() and masks["dense"].all()
     assert 0.4 < density([masks["conv_1"], masks["conv_2"]]) < 0.6
 
@@ -115,15 +115,15 @@ def test_projections_and_classifier_stay_out_of_prune_global() -> None:
 @pytest.mark.parametrize(("sizes", "score"), [([0.5, 0.5], np.nan), ([1e-30, 2e-30], np.inf), ([1, 3], 1)])
 def test_scores_of_weights_that_hardly_differ(sizes: list[float], score: float) -> None:
     kernel = np.array(sizes, np.float32) * np.array([1, -1], np.float32)
-    np.testing.assert_array_equal(standardised(kernel.reshape(1, 1, 1, 2)).ravel(), [score, score])
+    np.testing.assert_array_equal(standardized(kernel.reshape(1, 1, 1, 2)).ravel(), [score, score])
 
 
 @pytest.mark.parametrize("percent", [80, 33.3, 0])
 def test_baselines_keep_exact_counts(percent: float) -> None:
     weights = example()
-    drawn = find_method(f"prune_random_{percent}")(weights, all_kept(weights))
-    uniform = find_method(f"prune_uniform_{percent}")(weights, all_kept(weights))
-    largest = find_method(f"prune_layerwise_{percent}")(weights, all_kept(weights))
+    drawn = find_method(f"prune_random_{percent}")(weights, full_masks(weights))
+    uniform = find_method(f"prune_uniform_{percent}")(weights, full_masks(weights))
+    largest = find_method(f"prune_layerwise_{percent}")(weights, full_masks(weights))
     number = sum(kernel.size for kernel in weights.values())
     assert sum(int(mask.sum()) for mask in drawn.values()) == round(number * percent / 100)
     for name, kernel in weights.items():
@@ -133,7 +133,7 @@ def test_baselines_keep_exact_counts(percent: float) -> None:
 
 def test_layers_of_one_shape_are_drawn_apart() -> None:
     kernels = example({"conv_1": (3, 3, 8, 8), "conv_2": (3, 3, 8, 8)})
-    masks = find_method("prune_uniform_20")(kernels, all_kept(kernels))
+    masks = find_method("prune_uniform_20")(kernels, full_masks(kernels))
     assert np.any(masks["conv_1"] != masks["conv_2"])
 
 
@@ -141,7 +141,7 @@ def test_layers_of_one_shape_are_drawn_apart() -> None:
 def test_every_level_prunes_further(method: str) -> None:
     """Also when all weights of an input channel are masked, whose standard deviation is 0."""
     kernels = example({"conv_1": (3, 3, 8, 8), "proj_2_2": (1, 1, 8, 16), "dense": (16, 10)})
-    masks = all_kept(kernels)
+    masks = full_masks(kernels)
     for level in range(1, 9):
         share = 0.8**level
         masks = find_method(f"{method}_{100 * share:.4f}")(
@@ -153,7 +153,7 @@ def test_every_level_prunes_further(method: str) -> None:
 @pytest.mark.parametrize("method", ["prune_random_50", "prune_uniform_50"])
 def test_each_seed_draws_a_mask_of_its_own(method: str) -> None:
     weights = example()
-    masks = [find_method(method, seed=seed)(weights, all_kept(weights)) for seed in (0, 1, 2, 1)]
+    masks = [find_method(method, seed=seed)(weights, full_masks(weights)) for seed in (0, 1, 2, 1)]
     drawn = [np.concatenate([mask.ravel() for mask in one.values()]) for one in masks]
     np.testing.assert_array_equal(drawn[1], drawn[3])
     assert all((one != other).any() for one, other in itertools.combinations(drawn[:3], 2))
@@ -161,10 +161,10 @@ def test_each_seed_draws_a_mask_of_its_own(method: str) -> None:
 
 def test_drawn_masks_of_falling_density_nest_whatever_they_start_from() -> None:
     weights = example()
-    step_by_step = all_kept(weights)
+    step_by_step = full_masks(weights)
     for percent in (80, 64, 51.2):
         step_by_step = find_method(f"prune_random_{percent}")(weights, step_by_step)
-    at_once = find_method("prune_random_51.2")(weights, all_kept(weights))
+    at_once = find_method("prune_random_51.2")(weights, full_masks(weights))
     for name, mask in at_once.items():
         np.testing.assert_array_equal(mask, step_by_step[name])
 
@@ -173,7 +173,7 @@ def test_drawn_masks_of_falling_density_nest_whatever_they_start_from() -> None:
 def test_whole_filters_of_the_smallest_norm(rounds: str, num_gone: int) -> None:
     """A share of 0.3 takes 3 of 10 filters in one round, 10 (1 - 0.7^2) = 5.1 in two, 10 (1 - 0.7^5) = 8.3 in five."""
     weights = example(RESNET34)
-    masks = find_method(f"prune_resnet34_A{rounds}")(weights, all_kept(weights))
+    masks = find_method(f"prune_resnet34_A{rounds}")(weights, full_masks(weights))
     for number in (4, 6, 10, 12, 18, 20, 22, 24):
         live = masks[f"conv_{number}"].any((0, 1, 2))
         assert (masks[f"conv_{number}"] == live).all()
@@ -186,7 +186,7 @@ def test_whole_filters_of_the_smallest_norm(rounds: str, num_gone: int) -> None:
 def test_filters_that_are_gone_already_are_not_removed_once_more() -> None:
     """A share of 0.3 takes 3 of 10 filters, and 2 or 3 of the 7 that are left."""
     weights = example(RESNET34)
-    masks = all_kept(weights)
+    masks = full_masks(weights)
     for num_gone in ((3,), (5, 6)):
         masks = find_method("prune_resnet34_A")(weights, masks)
         for number in (4, 6, 10, 12, 18, 20, 22, 24):
@@ -215,7 +215,7 @@ def test_invalid_method_names_are_refused(name: str, message: str) -> None:
 def test_a_table_of_another_network(name: str) -> None:
     weights = example()
     with pytest.raises(UserError, match=rf"Pruning method {name}: got a network without conv_\d+ and \d+ more"):
-        find_method(name)(weights, all_kept(weights))
+        find_method(name)(weights, full_masks(weights))
 
 
 def test_every_method_name_in_the_help_is_valid() -> None:
@@ -250,5 +250,5 @@ def test_methods_that_differ_in_how_far_they_prune_are_one_family(name: str, fam
 )
 def test_the_count_is_exact_in_a_layer_of_millions(percent: float) -> None:
     scores = np.random.default_rng(0).permutation(9_000_000).astype(np.float32).reshape(3000, 3000)
-    masks = find_method(f"prune_all_to_global_{percent}")({"dense": scores}, all_kept({"dense": scores}))
+    masks = find_method(f"prune_all_to_global_{percent}")({"dense": scores}, full_masks({"dense": scores}))
     assert np.count_nonzero(~masks["dense"]) == math.ceil((100 - percent) / 100 * (scores.size - 1))

@@ -14,7 +14,7 @@ from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.data.split import split_files
 from resnet_tpu.options.config import Config, DataConfig
 from resnet_tpu.training.loop import train
-from resnet_tpu.training.photos_seen import begin_photos, remember_photos, warn_of_seen
+from resnet_tpu.training.photos_seen import inherit_photos, remember_photos, warn_of_training_photos
 
 
 @pytest.fixture
@@ -33,26 +33,26 @@ def test_photos_of_another_split_that_were_trained_on_are_counted(
     data, model_dir = DataConfig(data_dir=str(photos)), str(tmp_path)
     remember_photos(model_dir, open_source(data, "train"))
     for split in ("validation", "test"):
-        warn_of_seen(model_dir, open_source(data, split), split)
+        warn_of_training_photos(model_dir, open_source(data, split), split)
     assert not caplog.records
     before = [f"{number:03}.jpg" for number in range(100)]
     (photos / "b" / "0.jpg").touch()  # one more, and all of class b are split anew
     moved = {*split_files([*before, "0.jpg"])[2]} & {*split_files(before)[0]}
-    warn_of_seen(model_dir, open_source(data, "test"), "test")
+    warn_of_training_photos(model_dir, open_source(data, "test"), "test")
     (record,) = caplog.records
     assert f"was trained on {len(moved)} of these 21 test photos" in record.getMessage()
     remember_photos(model_dir, open_source(data, "train"))  # trained on both, as a run that was resumed
-    warn_of_seen(model_dir, open_source(data, "test"), "test")
+    warn_of_training_photos(model_dir, open_source(data, "test"), "test")
     assert caplog.records[1].getMessage() == record.getMessage()
     (tmp_path / "link").symlink_to(photos)
-    warn_of_seen(model_dir, open_source(DataConfig(data_dir=str(tmp_path / "link")), "test"), "test")
+    warn_of_training_photos(model_dir, open_source(DataConfig(data_dir=str(tmp_path / "link")), "test"), "test")
     assert len(caplog.records) == 3
     kept = tmp_path / "training_photos.json"
     kept.write_text(kept.read_text().replace(str(photos), str(tmp_path / "link")))  # as it was written before
-    warn_of_seen(model_dir, open_source(DataConfig(data_dir=str(tmp_path / "link")), "test"), "test")
+    warn_of_training_photos(model_dir, open_source(DataConfig(data_dir=str(tmp_path / "link")), "test"), "test")
     assert len(caplog.records) == 4
     photos.rename(tmp_path / "others")  # photos of the same names elsewhere are others
-    warn_of_seen(model_dir, open_source(DataConfig(data_dir=str(tmp_path / "others")), "test"), "test")
+    warn_of_training_photos(model_dir, open_source(DataConfig(data_dir=str(tmp_path / "others")), "test"), "test")
     assert len(caplog.records) == 4
 
 
@@ -74,11 +74,11 @@ def test_weights_take_along_what_they_were_trained_on(
         folder.mkdir()
     data = DataConfig(data_dir=str(photos))
     remember_photos(str(first), open_source(data, "train"))
-    begin_photos(str(second), "no/run")
+    inherit_photos(str(second), "no/run")
     assert not list(second.iterdir())
-    begin_photos(str(second), str(first / "checkpoints" / "7"))
+    inherit_photos(str(second), str(first / "checkpoints" / "7"))
     (photos / "b" / "0.jpg").touch()
-    warn_of_seen(str(second), open_source(data, "validation"), "validation")
+    warn_of_training_photos(str(second), open_source(data, "validation"), "validation")
     assert "The run was trained on" in caplog.text
 
 
@@ -122,9 +122,9 @@ def test_a_damaged_list_of_photos_is_as_none(
 ) -> None:
     (tmp_path / "training_photos.json").write_text(content)
     data = DataConfig(data_dir=str(photos))
-    warn_of_seen(str(tmp_path), open_source(data, "test"), "test")
+    warn_of_training_photos(str(tmp_path), open_source(data, "test"), "test")
     remember_photos(str(tmp_path), open_source(data, "train"))
-    warn_of_seen(str(tmp_path), open_source(data, "train"), "validation")
+    warn_of_training_photos(str(tmp_path), open_source(data, "train"), "validation")
     (record,) = caplog.records
     assert "was trained on 160 of these 160" in record.getMessage()
 

@@ -21,9 +21,9 @@ from resnet_tpu.training.schedule import (
     cosine_decay,
     make_schedule,
     polynomial_decay,
+    schedule_warnings,
     standard_boundaries,
     step_decay,
-    surprises_of_schedule,
 )
 
 # Four units in the last place of float32, for the roundings of the few operations of a schedule.
@@ -200,9 +200,9 @@ def test_constant() -> None:
 )
 def test_a_schedule_that_does_not_do_what_its_name_says_is_told(options: dict[str, Any], said: str) -> None:
     config = make_config(**({"num_train_images": 100, "train_batch_size": 10, "train_steps": 90} | options))
-    (found,) = surprises_of_schedule(config) if said else ("",)
+    (found,) = schedule_warnings(config) if said else ("",)
     assert re.search(said, found)
-    assert bool(list(surprises_of_schedule(config))) == bool(said)
+    assert bool(list(schedule_warnings(config))) == bool(said)
 
 
 def test_options_choose_the_schedule_and_scale_its_peak_with_the_batch() -> None:

@@ -20,7 +20,7 @@ from resnet_tpu.options.run_file import read_run
 from resnet_tpu.training.loop import train
 from resnet_tpu.training.predict import predict
 from resnet_tpu.training.rehearsal import rehearse
-from resnet_tpu.training.run import with_steps_kept_before
+from resnet_tpu.training.run import keep_earlier_steps
 
 Tiny = Callable[..., Config]
 
@@ -168,7 +168,7 @@ def test_checkpoints_that_a_run_was_to_keep_for_ever_are_kept_by_later_starts(ti
     train(tiny(tmp_path, train_steps=3, lottery_checkpoint_iters="0,1", **options))
     train(tiny(tmp_path, train_steps=7, lottery_checkpoint_iters="4", **options))
     assert folders.steps_of_run(str(tmp_path)) == [0, 1, 4, 7]
-    assert with_steps_kept_before(tiny(tmp_path, **options)).train.lottery_checkpoint_iters == "0,1,4"
+    assert keep_earlier_steps(tiny(tmp_path, **options)).train.lottery_checkpoint_iters == "0,1,4"
 
 
 def test_weights_of_another_depth_are_refused_before_anything_is_written(

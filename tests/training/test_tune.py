@@ -24,7 +24,7 @@ from resnet_tpu.models.kernel_table import PLAIN, Kernels
 from resnet_tpu.options.config import Config
 from resnet_tpu.parallel import distributed
 from resnet_tpu.training import kernel_setting, kernels_of_run, tune
-from resnet_tpu.training.kernel_memory import remember, remembered
+from resnet_tpu.training.kernel_memory import remember, remembered_settings
 from resnet_tpu.training.kernel_setting import KernelSetting, setting_from
 from resnet_tpu.training.kernels_of_run import resolve_kernels
 from resnet_tpu.training.loop import train
@@ -147,8 +147,8 @@ def test_the_choice_is_remembered_for_the_same_step_alone(
     assert [record.getMessage() for record in caplog.records] == [
         "Kernels: fused (the fastest when they were timed here)", "Kernels: plain", "Kernels: plain",
     ]  # fmt: skip
-    assert list(remembered().values()) == [KernelSetting("fused")]
-    (words,) = remembered()
+    assert list(remembered_settings().values()) == [KernelSetting("fused")]
+    (words,) = remembered_settings()
     assert words.startswith("ResNet-8, 32 px, float32, batch 8 on 1 x cpu, jax ")
     kernels(plain=PLAIN)  # the remembered kernel no longer exists
     assert resolve_kernels(CONFIG, CPU, None) == KernelSetting("plain")
@@ -182,7 +182,7 @@ def test_a_damaged_memory_is_nothing_remembered(kernels: Callable[..., None], tm
     path.parent.mkdir(parents=True)
     path.write_text(text)
     assert resolve_kernels(CONFIG, CPU, None) == KernelSetting("plain")
-    assert remembered() == {}
+    assert remembered_settings() == {}
 
 
 @pytest.mark.parametrize("place", ["a file", "no home"])
@@ -196,7 +196,7 @@ def test_without_a_place_for_it_nothing_is_remembered(
         monkeypatch.setattr("os.path.expanduser", lambda path: path)
     assert resolve_kernels(CONFIG, CPU, None) == KernelSetting("plain")
     remember(CONFIG, CPU, KernelSetting("fused"))
-    assert remembered() == {}
+    assert remembered_settings() == {}
 
 
 def test_a_long_training_on_an_accelerator_times_them_first(
@@ -206,7 +206,7 @@ def test_a_long_training_on_an_accelerator_times_them_first(
     monkeypatch.setattr(
         kernels_of_run, "tune", lambda config, mesh: (asked.append(config), (KernelSetting("fused"), []))[1]
     )
-    monkeypatch.setattr(kernels_of_run, "on_accelerator", lambda mesh: True)
+    monkeypatch.setattr(kernels_of_run, "is_on_accelerator", lambda mesh: True)
     assert resolve_kernels(CONFIG.replace(train_steps=100), CPU, None) == KernelSetting("plain")
     assert not asked
     assert resolve_kernels(CONFIG.replace(train_steps=100_000), CPU, None) == KernelSetting("fused")

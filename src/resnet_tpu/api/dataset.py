@@ -7,7 +7,7 @@ from typing import NamedTuple, SupportsIndex, overload
 
 import numpy as np
 
-from resnet_tpu.data.class_names import numbered
+from resnet_tpu.data.class_names import numbers_as_names
 from resnet_tpu.data.loader.batches import Batches, eval_batches, train_batches
 from resnet_tpu.data.pixels.decode import decode
 from resnet_tpu.data.sources.data_dir import open_source
@@ -42,7 +42,7 @@ class Dataset(Sequence[Example]):
     @property
     def class_names(self) -> list[str]:
         """The class names by label; numbers if the data set names no classes."""
-        return self._source.class_names or numbered(self._source.num_classes)
+        return self._source.class_names or numbers_as_names(self._source.num_classes)
 
     def __len__(self) -> int:
         return len(self._source)

@@ -14,7 +14,7 @@ from resnet_tpu.checkpoints import orbax
 from resnet_tpu.checkpoints.convert import open_network
 from resnet_tpu.checkpoints.meta import config_of
 from resnet_tpu.checkpoints.weights import locate
-from resnet_tpu.data.class_names import numbered
+from resnet_tpu.data.class_names import numbers_as_names
 from resnet_tpu.data.loader.batches import eval_batches
 from resnet_tpu.data.pixels.decode import OR_SKIP, DecodeError
 from resnet_tpu.errors import UserError, listed, nearest
@@ -131,7 +131,7 @@ def load_model(source: str | os.PathLike[str], *, precision: Precision | None = 
     config, arrays, class_names = open_network(path)
     config = config.replace(precision=precision or "float32")
     network = network_of(config)
-    names = class_names or numbered(network.num_classes)
+    names = class_names or numbers_as_names(network.num_classes)
     return Model(path, config, names, network.stages, _computing(network, arrays["params"], arrays["batch_stats"]))
 
 

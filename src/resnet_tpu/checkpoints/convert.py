@@ -18,7 +18,7 @@ from resnet_tpu.checkpoints.store import CheckpointStore
 from resnet_tpu.checkpoints.tf1_describe import AVERAGE, LARS, MOMENTUM, STEP, contents
 from resnet_tpu.checkpoints.transfer import describe_left_over, start_from
 from resnet_tpu.checkpoints.weights import FIXED_BY_WEIGHTS, Weights, open_weights
-from resnet_tpu.data.class_names import numbered
+from resnet_tpu.data.class_names import numbers_as_names
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.arrays import Arrays, nest, require_finite
 from resnet_tpu.models.network import Network
@@ -105,7 +105,7 @@ def convert(
         arrays = _exported(target, config, arrays)
         if to == "timm":
             top_1 = _top_1(weights) if measured else None
-            names = class_names or numbered(network.num_classes)
+            names = class_names or numbers_as_names(network.num_classes)
             with _new_folder(target) as folder:
                 timm.write_folder(folder, config, network, arrays, names, top_1=top_1)
         else:

@@ -38,7 +38,7 @@ def fetch(repository: str, name: str) -> tuple[str, dict[str, Any]]:
         raise UserError(f"Weights {name}", path or "nothing", "a repository, OWNER/NAME", do)
     config = _download(name, path, "config.json", revision or "main")
     if config is None:
-        raise _lacks(name, "config.json")
+        raise _missing_file_error(name, "config.json")
     commit = Path(config).parent.name
     weights = _download_weights(name, path, commit)
     card = None
@@ -62,10 +62,10 @@ def _download_weights(name: str, repository: str, commit: str) -> str:
                 return weights
         except UserError as error:
             unreached = unreached or error
-    raise unreached or _lacks(name, _FILES[0])
+    raise unreached or _missing_file_error(name, _FILES[0])
 
 
-def _lacks(name: str, file: str) -> UserError:
+def _missing_file_error(name: str, file: str) -> UserError:
     do = "Choose another; `resnet-tpu models` lists some."
     return UserError(f"Weights {name}", f"a repository without {file}", _EXPECTED, do)
 
@@ -107,26 +107,26 @@ def _download(name: str, repository: str, file: str, revision: str) -> str | Non
             repository, file, revision=revision, library_name="resnet_tpu", library_version=__version__
         )
     except errors.LocalEntryNotFoundError as error:
-        raise _unreached(name, repository, revision, client.constants.ENDPOINT, error) from None
+        raise _unreachable_error(name, repository, revision, client.constants.ENDPOINT, error) from None
     except errors.EntryNotFoundError:
         return None
     except Exception as error:  # noqa: BLE001  the client's libraries for HTTP and large files have their own errors
-        raise _refused(name, repository, revision, client.constants.ENDPOINT, error) from None
+        raise _refusal_error(name, repository, revision, client.constants.ENDPOINT, error) from None
 
 
-def _unreached(name: str, repository: str, revision: str, endpoint: str, error: Exception) -> UserError:
+def _unreachable_error(name: str, repository: str, revision: str, endpoint: str, error: Exception) -> UserError:
     """The error for a file that is not in the cache while the hub does not answer, or downloads are forbidden."""
     from huggingface_hub import errors
 
     cause = error.__cause__
     if isinstance(cause, errors.HfHubHTTPError) and cause.response.status_code in (401, 403):
-        return _refused(name, repository, revision, endpoint, cause)
+        return _refusal_error(name, repository, revision, endpoint, cause)
     got = "the setting HF_HUB_OFFLINE" if published.is_offline() else first_line(cause or error)
     do = f"Check the network and the proxy, or {_by_hand(repository, revision, endpoint)}"
     return UserError(f"Weights {name}", f"{got}, and no copy on this machine", f"an answer from {endpoint}", do)
 
 
-def _refused(name: str, repository: str, revision: str, endpoint: str, error: Exception) -> UserError:
+def _refusal_error(name: str, repository: str, revision: str, endpoint: str, error: Exception) -> UserError:
     """The error for a refusal by the hub or the disk."""
     from huggingface_hub import errors
 

@@ -14,7 +14,7 @@ from resnet_tpu.checkpoints.tf1_describe import contents
 from resnet_tpu.checkpoints.tf1_lottery import rename
 from resnet_tpu.checkpoints.tf1_names import tf_names
 from resnet_tpu.checkpoints.weights import FIXED_BY_WEIGHTS, ORIGIN, Weights, locate, outline, weights_of
-from resnet_tpu.data.class_names import numbered
+from resnet_tpu.data.class_names import numbers_as_names
 from resnet_tpu.errors import UserError, listed
 from resnet_tpu.models.network import Network
 from resnet_tpu.options.config import OPTIONS, VARIANT, Config
@@ -98,12 +98,12 @@ def summarize(weights: Weights, network: Network) -> str:
 def _classifier(weights: Weights, network: Network) -> str:
     if _ONE_OUTPUT in weights.options.items():
         return "a classifier with one output, which is not used here"
-    return f"{network.num_classes} classes{_some(weights.class_names)}" if network.num_classes else "no classifier"
+    return f"{network.num_classes} classes{_examples(weights.class_names)}" if network.num_classes else "no classifier"
 
 
-def _some(class_names: list[str] | None) -> str:
+def _examples(class_names: list[str] | None) -> str:
     """The first class names in brackets; nothing if there are none, or only numbers."""
-    if class_names is None or class_names == numbered(len(class_names)):
+    if class_names is None or class_names == numbers_as_names(len(class_names)):
         return ""
     return f" ({listed(class_names, _SHOWN_CLASSES)})"
 

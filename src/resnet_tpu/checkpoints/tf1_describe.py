@@ -100,7 +100,7 @@ def _deduce(shapes: Shapes) -> dict[str, Any] | None:
         options["se_ratio"] = fraction(squeezes[-2][3], squeezes[-2][2])
     widening = dense[0] // width
     depths = [depth for depth, network in ARCHITECTURES.items() if network.num_features == widening * network.width]
-    return next(filter(None, (_of_depth(depth, width, convs, options) for depth in depths)), None)
+    return next(filter(None, (_options_of_depth(depth, width, convs, options) for depth in depths)), None)
 
 
 def _kernels(shapes: Shapes) -> dict[str, tuple[int, ...]]:
@@ -110,7 +110,7 @@ def _kernels(shapes: Shapes) -> dict[str, tuple[int, ...]]:
     return {layer: shapes.get(f"{layer}/kernel", ()) for layer in ordered}
 
 
-def _of_depth(
+def _options_of_depth(
     depth: int, width: int, convs: Sequence[tuple[int, ...]], options: Mapping[str, Any]
 ) -> dict[str, Any] | None:
     """`options` completed for the network of that depth; None if that has another number of convolutions."""

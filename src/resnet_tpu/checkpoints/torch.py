@@ -21,7 +21,7 @@ from resnet_tpu import storage
 from resnet_tpu.checkpoints.foreign import ANY_IMAGE_SIZE, stand_in, unreadable
 from resnet_tpu.checkpoints.torch_names import to_ours, to_torch, torch_names
 from resnet_tpu.checkpoints.torch_pickle import read_pickle
-from resnet_tpu.checkpoints.torch_variant import WIDTH, find_options, not_ours
+from resnet_tpu.checkpoints.torch_variant import WIDTH, find_options, unsupported
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.arrays import Arrays, leaf_at
 from resnet_tpu.models.network import Network
@@ -259,7 +259,7 @@ def options_of(state_dict: Mapping[str, np.ndarray], path: str) -> dict[str, Any
     notes = _read_notes(path)
     architecture = str(notes.get("architecture") or path.rpartition("/")[2])
     if match := re.search(r"resnet(aa|blur)\w*", architecture):  # their special layers have no arrays
-        raise not_ours(path, f"{match[0]}, an anti-aliased ResNet")
+        raise unsupported(path, f"{match[0]}, an anti-aliased ResNet")
     options = find_options({name: array.shape for name, array in arrays.items()}, path)
     _check_shapes(arrays, options, path)
     num_classes, names = options.get("num_label_classes"), notes.get("class_names")
@@ -299,9 +299,9 @@ def _check_shapes(arrays: Mapping[str, np.ndarray], options: Mapping[str, Any], 
     for name in [*expected, *found]:
         if expected.get(name) != found.get(name):
             words = f"with {name} of shape {list(arrays[name].shape)}" if name in arrays else f"without {name}"
-            raise not_ours(path, f"a ResNet-{model.resnet_depth} {words}")
+            raise unsupported(path, f"a ResNet-{model.resnet_depth} {words}")
     if whole := [name for name, array in arrays.items() if not jnp.issubdtype(array.dtype, jnp.floating)]:
-        raise not_ours(path, f"a ResNet-{model.resnet_depth} with {whole[0]} of type {arrays[whole[0]].dtype}")
+        raise unsupported(path, f"a ResNet-{model.resnet_depth} with {whole[0]} of type {arrays[whole[0]].dtype}")
 
 
 def write_safetensors(

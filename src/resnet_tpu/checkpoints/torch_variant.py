@@ -46,7 +46,7 @@ _OTHERS = {
 }
 
 
-def not_ours(path: str, got: str) -> UserError:
+def unsupported(path: str, got: str) -> UserError:
     """The error for weights of a network that is not supported here; `got` describes it."""
     expected = "a ResNet of torchvision or timm: ResNet-18 to -200, -C, -D; SE-ResNet or ResNet-RS from -50"
     return UserError(f"Weights {path}", got, expected, "Give a file of one of these.")
@@ -66,7 +66,7 @@ def find_options(shapes: Shapes, path: str) -> dict[str, Any]:
     squeeze = shapes.get("layer4.0.se.fc1.weight")  # the one with the most channels gives the ratio best
     pools_shortcut = len(shapes.get("layer2.0.downsample.1.weight", ())) == 4  # rank 1: batch norm's, without pooling
     if not bottleneck and "layer1.0.se.fc1.weight" in shapes:
-        raise not_ours(path, f"an SE-ResNet-{depth}")
+        raise unsupported(path, f"an SE-ResNet-{depth}")
     found = {
         "resnet_width": width if width != WIDTH else None,
         "use_resnetd_stem": "conv1.0.weight" in shapes,
@@ -85,16 +85,16 @@ def _check_family(shapes: Shapes, path: str) -> None:
     """Raises UserError for anything but a ResNet with torchvision's or timm's names."""
     for part, words in _OTHERS.items():
         if any(part in name for name in shapes):
-            raise not_ours(path, words)
+            raise unsupported(path, words)
     for name in ("bn1.weight", "layer1.0.conv1.weight", "layer1.0.conv2.weight"):
         if name not in shapes:
-            raise not_ours(path, f"arrays such as {', '.join(sorted(shapes)[:3])}, and no {name}")
+            raise unsupported(path, f"arrays such as {', '.join(sorted(shapes)[:3])}, and no {name}")
     if "bn1.running_mean" not in shapes:
-        raise not_ours(path, "a ResNet without batch-norm statistics, perhaps with group norm")
+        raise unsupported(path, "a ResNet without batch-norm statistics, perhaps with group norm")
     ranks = {name: 4 for name in shapes if _CONV.fullmatch(name)} | {"bn1.weight": 1, "fc.weight": 2}
     for name, rank in ranks.items():
         if name in shapes and (len(shapes[name]) != rank or 0 in shapes[name]):
-            raise not_ours(path, f"{name} of shape {list(shapes[name])}")
+            raise unsupported(path, f"{name} of shape {list(shapes[name])}")
 
 
 def _find_depth(shapes: Shapes, path: str) -> tuple[int, bool]:
@@ -107,7 +107,7 @@ def _find_depth(shapes: Shapes, path: str) -> tuple[int, bool]:
             return depth, bottleneck
     kind = "bottleneck" if bottleneck else "basic"
     number = (3 if bottleneck else 2) * sum(blocks) + 2
-    raise not_ours(path, f"a ResNet-{number} ({', '.join(map(str, blocks))} {kind} blocks)")
+    raise unsupported(path, f"a ResNet-{number} ({', '.join(map(str, blocks))} {kind} blocks)")
 
 
 def _check_widths(shapes: Shapes, path: str, depth: int, width: int) -> None:
@@ -117,12 +117,12 @@ def _check_widths(shapes: Shapes, path: str, depth: int, width: int) -> None:
         channels = [*(shapes.get(f"conv1.{index}.weight", (0,))[0] for index in (0, 3)), width]
         if channels != [width // 2, width // 2, width] or first != width:
             words = ", ".join(map(str, channels))
-            raise not_ours(path, f"a ResNet-{depth} with {words} channels in the stem (-T, -S or another)")
+            raise unsupported(path, f"a ResNet-{depth} with {words} channels in the stem (-T, -S or another)")
     elif (kernel := shapes.get("conv1.weight", ())[2:]) != (7, 7):
         words = "x".join(map(str, kernel))
-        raise not_ours(path, f"a ResNet-{depth} for small images, with a {words} convolution in the stem")
+        raise unsupported(path, f"a ResNet-{depth} for small images, with a {words} convolution in the stem")
     if first != second:
-        raise not_ours(path, f"a ResNeXt-{depth} {first // second}x{second}d, with grouped convolutions")
+        raise unsupported(path, f"a ResNeXt-{depth} {first // second}x{second}d, with grouped convolutions")
     if first != width:
         words = f"its 3x3 convolutions have {first} channels instead of {width}"
-        raise not_ours(path, f"a Wide ResNet-{depth}-{first / width:g}: {words}")
+        raise unsupported(path, f"a Wide ResNet-{depth}-{first / width:g}: {words}")

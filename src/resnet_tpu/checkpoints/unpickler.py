@@ -211,7 +211,7 @@ class Unpickler:
             case "REDUCE" | "NEWOBJ":
                 stack.append(self._call(*self._pop(2)))
             case "BUILD":
-                self._leave_state_aside()
+                self._drop_state()
             case "BINPERSID":
                 stack.append(self._find_storage(stack.pop()))
             case _:
@@ -255,7 +255,7 @@ class Unpickler:
         self._spend(sum(len(part) for part in arguments if isinstance(part, (list, tuple))))
         return function.call(*arguments)
 
-    def _leave_state_aside(self) -> None:
+    def _drop_state(self) -> None:
         """Drops the state of tensors and options, and a state_dict's `_metadata`."""
         self._stack.pop()
         if not isinstance(self._stack[-1], (Tensor, _Unused, dict)):

@@ -141,10 +141,10 @@ def locate(path: str) -> LocatedWeights:
         path, known_options = fetched
         return replace(locate(path), known_options=known_options)
     versions = (storage.join(path, str(version)) for version in folders.steps_in(path))
-    raise _no_weights(next(filter(_other_folder, versions), path))
+    raise _no_weights_error(next(filter(_other_folder, versions), path))
 
 
-def _no_weights(path: str) -> UserError:
+def _no_weights_error(path: str) -> UserError:
     """The error for a path that holds no weights; it says what is there instead, or names a similar path."""
     folder, _, name = path.rpartition("/")
     if not storage.exists(path):

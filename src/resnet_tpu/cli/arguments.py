@@ -113,7 +113,7 @@ class Given:
         return owner(**{name: options[name].convert(self.values[name]) for name in options if name in self.values})
 
 
-def _name_in(written: str) -> str:
+def _option_name(written: str) -> str:
     return written.lstrip("-").replace("-", "_")
 
 
@@ -196,7 +196,7 @@ class Command:
                 yield None, word
                 continue
             written, equals, value = word.partition("=")
-            name = "help" if written == "-h" else _name_in(written)
+            name = "help" if written == "-h" else _option_name(written)
             if name not in self.options and name not in _HELPS:
                 negated = _negated(name)
                 if equals or not name.startswith("no") or not self._is_bool(negated):
@@ -214,7 +214,7 @@ class Command:
     def _unknown(self, word: str) -> UserError:
         """The error for a word that looks like an option but is not an option of this command."""
         written = word.partition("=")[0]
-        if _name_in(written) in (self.other_program or ()):
+        if _option_name(written) in (self.other_program or ()):
             expected = f"options of {self.program} before --, and after it those of the program it runs"
             return UserError("Option", word, expected, f"Write {self.program} [options] -- {word}")
         hint = nearest(written, [f"--{known}" for known in self.options])

@@ -40,7 +40,7 @@ class QuickOptions:
 _QUICK_GROUP = Group("to try it out", QuickOptions)
 
 
-def _named(*names: str) -> Mapping[str, Option]:
+def _options_named(*names: str) -> Mapping[str, Option]:
     return {name: OPTIONS[name] for name in names}
 
 
@@ -56,8 +56,8 @@ def _named(*names: str) -> Mapping[str, Option]:
     groups=[
         Group("how to measure", "resnet_tpu.performance.bench.input:InputBenchOptions"),
         _QUICK_GROUP,
-        Group("every pipeline", _named(*_INPUT)),
-        Group("only resnet-tpu's pipeline", _named(*_OURS, "input_pipeline")),
+        Group("every pipeline", _options_named(*_INPUT)),
+        Group("only resnet-tpu's pipeline", _options_named(*_OURS, "input_pipeline")),
     ],
 )
 def bench_input(given: Given) -> None:
@@ -81,8 +81,8 @@ def bench_input(given: Given) -> None:
     groups=[
         Group("how to measure", "resnet_tpu.performance.bench.wait:WaitBenchOptions"),
         _QUICK_GROUP,
-        Group("the input", _named(*_INPUT, *_OURS)),
-        Group("the step, if it is not a stand-in", _named("resnet_depth", "use_tpu")),
+        Group("the input", _options_named(*_INPUT, *_OURS)),
+        Group("the step, if it is not a stand-in", _options_named("resnet_depth", "use_tpu")),
     ],
 )
 def bench_wait(given: Given) -> None:
@@ -129,7 +129,7 @@ def bench_step(given: Given) -> None:
     groups=[
         Group("how to measure", "resnet_tpu.performance.bench.serve:ServeBenchOptions"),
         _QUICK_GROUP,
-        Group("the network without BUNDLE", _named(*_NETWORK)),
+        Group("the network without BUNDLE", _options_named(*_NETWORK)),
     ],
 )
 def bench_serve(given: Given) -> None:

@@ -66,20 +66,20 @@ def bash() -> str:
 
 def fish() -> str:
     """The script for fish, with descriptions of verbs and options."""
-    lines = [_fish("", name, "-a", verb.about) for name, verb in _verbs().items()]
-    lines += [_fish("", "help", "-a", "How a command is used"), _fish("", "help", "-l", "All commands")]
-    lines += [_fish("", "version", "-s V -l", "The version")]
+    lines = [_fish_line("", name, "-a", verb.about) for name, verb in _verbs().items()]
+    lines += [_fish_line("", "help", "-a", "How a command is used"), _fish_line("", "help", "-l", "All commands")]
+    lines += [_fish_line("", "version", "-s V -l", "The version")]
     for verb, words in _words_after().items():
-        lines += [_fish(verb, word, "-f -a", about) for word, about in words.items()]
+        lines += [_fish_line(verb, word, "-f -a", about) for word, about in words.items()]
     for verb, options in options_of_verbs().items():
         lines += [
-            _fish(verb, "help", "-l", "Show the usual options"),
-            _fish(verb, "help-all", "-l", "Show all options"),
+            _fish_line(verb, "help", "-l", "Show the usual options"),
+            _fish_line(verb, "help-all", "-l", "Show all options"),
         ]
         for name, option in options.items():
             values = " ".join(_values(option))
             takes = "" if bool in option.kinds else f"-x -a '{values}'" if values else "-r"
-            lines.append(_fish(verb, name, f"{takes} -l".strip(), option.help))
+            lines.append(_fish_line(verb, name, f"{takes} -l".strip(), option.help))
     return _FISH.format(version=__version__, lines="\n".join(lines))
 
 
@@ -107,7 +107,7 @@ def completion(given: Given) -> None:
     sys.stdout.write(SHELLS[shell]())
 
 
-def _fish(verb: str, word: str, how: str, help_text: str) -> str:
+def _fish_line(verb: str, word: str, how: str, help_text: str) -> str:
     """The line of the fish script that completes `word` after `verb`, with the first sentence of its help."""
     after = f"__resnet_tpu_is {verb}" if verb else "test (count (commandline -opc)) -eq 1"
     about = help_text.partition(". ")[0].replace("\\", "\\\\").replace("'", "\\'")

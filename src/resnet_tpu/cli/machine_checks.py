@@ -114,9 +114,9 @@ def _layers() -> Iterator[Check]:
 
 
 def _kernels() -> Iterator[Check]:
-    from resnet_tpu.training.kernel_memory import remembered
+    from resnet_tpu.training.kernel_memory import remembered_settings
 
-    for step, setting in remembered().items():
+    for step, setting in remembered_settings().items():
         yield Check("kernels timed here", step, "ok", str(setting))
 
 

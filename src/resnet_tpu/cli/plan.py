@@ -100,7 +100,7 @@ def plan(given: Given) -> None:
         plan_run(
             config, found, price_per_chip_hour=price_of(prices, found.generation.name),
             host=host, search=options.largest_batch, fast=options.fast,
-            notice=_notice,
+            notice=_show_elapsed,
         )
         for found in slices
     ]  # fmt: skip
@@ -140,7 +140,7 @@ def _show(plans: Sequence["Plan"], options: PlanOptions) -> None:
 
 
 @contextlib.contextmanager
-def _notice(text: str) -> Iterator[None]:
+def _show_elapsed(text: str) -> Iterator[None]:
     """Shows a line with the elapsed time on the terminal within the block."""
     from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 

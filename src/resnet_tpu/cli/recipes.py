@@ -22,10 +22,10 @@ from resnet_tpu.options.overrides import to_yaml
 def recipes(given: Given) -> None:
     """List the recipes that --recipe takes, or print one as a file of options."""
     name = given.values["name"]
-    print(_one(name) if name else _all())
+    print(_one(name) if name else _describe_all())
 
 
-def _all() -> str:
+def _describe_all() -> str:
     """A sentence on each recipe; recipes of one function, which differ in size, are grouped."""
     from resnet_tpu.recipes import RECIPES, text_of
 

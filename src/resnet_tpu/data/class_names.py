@@ -11,37 +11,39 @@ log = logging.getLogger(__name__)
 _MOST_SHOWN = 10  # in an error
 
 
-def numbered(count: int) -> list[str]:
+def numbers_as_names(count: int) -> list[str]:
     """Names for `count` classes that have none: the numbers from 0."""
     return [str(label) for label in range(count)]
 
 
 def completed(names: list[str], count: int) -> list[str]:
     """`names` completed to `count` classes: the missing names are numbers."""
-    return [*names, *numbered(count)[len(names) :]]
+    return [*names, *numbers_as_names(count)[len(names) :]]
 
 
-def composed(name: str) -> str:
+def normalize_name(name: str) -> str:
     """`name` in the Unicode form in which names are compared: macOS decomposes accented letters in folder names."""
     return unicodedata.normalize("NFC", name)
 
 
 def are_same_classes(found: list[str] | None, expected: list[str] | None) -> bool:
     """Whether the classes `found` in data can be those that a network expects; True if either is unknown."""
-    if found is None or expected is None or stand_for_names(found, expected):
+    if found is None or expected is None or are_names_for_numbers(found, expected):
         return True
-    return [composed(name) for name in completed(found, len(expected))] == [composed(name) for name in expected]
+    return [normalize_name(name) for name in completed(found, len(expected))] == [
+        normalize_name(name) for name in expected
+    ]
 
 
-def stand_for_names(found: list[str], expected: list[str]) -> bool:
+def are_names_for_numbers(found: list[str], expected: list[str]) -> bool:
     """Whether `expected` are the numbers from 0, as in a network trained without names, and `found` are names.
 
     Any names then match. If all of `found` are numbers, they are compared as names: see `are_same_classes`.
     """
-    return expected == numbered(len(expected)) and not all(name.isdecimal() for name in found)
+    return expected == numbers_as_names(len(expected)) and not all(name.isdecimal() for name in found)
 
 
-def taken_for(found: list[str]) -> str:
+def list_numbers(found: list[str]) -> str:
     """Which names are taken for which numbers, for messages."""
     return listed([f"{label} is {name}" for label, name in enumerate(found)], _MOST_SHOWN)
 
@@ -50,8 +52,8 @@ def check_classes(where: str, found: list[str] | None, expected: list[str] | Non
     """Raises UserError when the classes of the data in `where` differ from those expected; see `are_same_classes`."""
     if found is None or expected is None:
         return
-    if stand_for_names(found, expected):
-        log.warning("The network knows its classes only by number. In the order of %s, %s", where, taken_for(found))
+    if are_names_for_numbers(found, expected):
+        log.warning("The network knows its classes only by number. In the order of %s, %s", where, list_numbers(found))
     if are_same_classes(found, expected):
         return
     do = "Use data with the same classes, or another model_dir."

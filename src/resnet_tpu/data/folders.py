@@ -8,7 +8,7 @@ from pathlib import Path
 
 from resnet_tpu import storage
 from resnet_tpu.data.boxes import Boxes
-from resnet_tpu.data.class_names import composed
+from resnet_tpu.data.class_names import normalize_name
 from resnet_tpu.data.findings import Finding, Kind
 from resnet_tpu.data.photo_csv import read_photo_csv
 from resnet_tpu.data.photos import SPLIT_FOLDERS, Photo, PhotoListing, class_names_of
@@ -59,7 +59,7 @@ def _check_class_names(raw: str, classes: Collection[str]) -> None:
         raise UserError("Class name", repr(bad[0]), expected, "Rename the class.")
     same: dict[str, str] = {}
     for name in sorted(classes):
-        if (other := same.setdefault(composed(name), name)) != name:
+        if (other := same.setdefault(normalize_name(name), name)) != name:
             got = f"{other} and {name}, one name in two forms of Unicode ({other!a}, {name!a})"
             raise UserError(f"Classes of {raw}", got, "one form", "Rename one; a Mac decomposes letters with accents.")
 
@@ -186,7 +186,7 @@ def _folders(path: str, name: str, findings: list[Finding]) -> list[str]:
     """The visible folders in `path`; files in it are noted as findings."""
     folders = []
     for entry in _entries(path, name, findings):
-        shown = _below(name, entry)
+        shown = _path_below(name, entry)
         if _is_folder(entry):
             folders.append(entry.name)
         else:
@@ -199,7 +199,7 @@ def _scan_class(
 ) -> Iterator[Photo]:
     count = 0
     for entry in _entries(storage.join(raw, folder), folder, findings):
-        name = _below(folder, entry)
+        name = _path_below(folder, entry)
         if _is_folder(entry):
             findings.append(Finding(Kind.NESTED, name))
         elif _is_image(entry.name):
@@ -214,22 +214,22 @@ def _scan_class(
 def _entries(path: str, name: str, findings: list[Finding]) -> list[Entry]:
     """The visible entries of `path`, sorted; hidden images and hidden folders of images are noted as findings."""
     visible = []
-    for entry in _listed(path):
+    for entry in _list_entries(path):
         if entry.name[0] != ".":
             visible.append(entry)
         elif _is_photo(entry) or (_is_folder(entry) and _holds_photos(storage.join(path, entry.name))):
-            findings.append(Finding(Kind.HIDDEN, _below(name, entry)))
+            findings.append(Finding(Kind.HIDDEN, _path_below(name, entry)))
     return visible
 
 
 def _holds_photos(path: str) -> bool:
     """Whether a folder directly holds photos; False if it cannot be read, like a folder of deleted files."""
     with contextlib.suppress(UserError):
-        return any(_is_photo(entry) for entry in _listed(path))
+        return any(_is_photo(entry) for entry in _list_entries(path))
     return False
 
 
-def _listed(path: str) -> list[Entry]:
+def _list_entries(path: str) -> list[Entry]:
     is_remote = storage.is_remote(path)
     try:
         with contextlib.nullcontext(storage.bucket_entries(path)) if is_remote else os.scandir(path) as found:
@@ -238,7 +238,7 @@ def _listed(path: str) -> list[Entry]:
         raise UserError(f"Folder {path}", error.strerror, "a readable folder", "Check its permissions.") from None
 
 
-def _below(name: str, entry: Entry) -> str:
+def _path_below(name: str, entry: Entry) -> str:
     return f"{name}/{entry.name}" if name else entry.name
 
 

@@ -48,7 +48,7 @@ def split_at_random(
     return {split: [photo for photo in photos if chosen[photo.name] == split] for split in SPLITS}
 
 
-def too_small(
+def find_small_classes(
     splits: Mapping[Split, Sequence[Photo]], class_names: Sequence[str], wanted: Sequence[Split]
 ) -> list[Finding]:
     """A finding for each class that lacks photos in one of the wanted splits."""

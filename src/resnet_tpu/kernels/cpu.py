@@ -79,7 +79,7 @@ def _conv_then_defer_norm(x: Activations, layer: ConvNorm, stride: int) -> tuple
     return Deferred(y, norm), Statistics(mean[None], var[None], y.size // y.shape[-1]), again
 
 
-def _nothing() -> Norm:
+def _placeholder_norm() -> Norm:
     return Norm(*[jnp.zeros(1)] * 3)
 
 
@@ -95,7 +95,7 @@ def convolve(x: Activations, kernel: jax.Array, stride: int) -> tuple[jax.Array,
         return _convolve_by_xla(x, kernel, stride)
     if isinstance(x, Deferred):
         return _convolve(x.x, kernel, x.norm, stride, True)
-    return _convolve(x, kernel, _nothing(), stride, False)
+    return _convolve(x, kernel, _placeholder_norm(), stride, False)
 
 
 def _shape_after(x: jax.Array, kernel: jax.Array, stride: int) -> tuple[int, ...]:
@@ -171,7 +171,7 @@ def normalize(deferred: Deferred) -> jax.Array:
 def residual_add(branch: Deferred, shortcut: Activations) -> jax.Array:
     """relu(norm(branch) + shortcut), the shortcut normalised too if it is deferred: [n, h, w, features]."""
     has_norm = isinstance(shortcut, Deferred)
-    beside, other = shortcut if isinstance(shortcut, Deferred) else (shortcut, _nothing())
+    beside, other = shortcut if isinstance(shortcut, Deferred) else (shortcut, _placeholder_norm())
     return _residual_add(branch.x, branch.norm, beside, other, has_norm)
 
 

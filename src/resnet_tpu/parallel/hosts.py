@@ -93,7 +93,7 @@ class ProcessGroup:
         hurry.daemon = True
         hurry.start()
 
-    def follow_if_told(self) -> None:
+    def follow_failure(self) -> None:
         """Ends this process in the same way as another that has failed, if that reports why within `_GRACE_SECS`."""
         until = time.monotonic() + _GRACE_SECS
         with contextlib.suppress(Exception):  # the store itself may be lost
@@ -170,11 +170,11 @@ class ProcessGroup:
         if self.index == 0:  # the store ends with this process: the others must read it first
             with contextlib.suppress(Exception):
                 until = time.monotonic() + 5 * _GRACE_SECS
-                while time.monotonic() < until and self._unaware():
+                while time.monotonic() < until and self._is_any_unaware():
                     time.sleep(_POLL_SECS / 5)
         os._exit(code)
 
-    def _unaware(self) -> bool:
+    def _is_any_unaware(self) -> bool:
         """Whether some process has neither failed itself nor heard of the failure."""
         told = {key.rsplit("/", 1)[-1] for kind in ("failed", "followed") for key, _ in
                 self._client.key_value_dir_get(f"{_ROOT}/{kind}/")}  # fmt: skip
@@ -302,7 +302,7 @@ def _status(error: Exception) -> str | None:
 def _translated(error: BaseException, group: ProcessGroup) -> BaseException:
     if not is_loss(error):
         return (isinstance(error, Exception) and as_user_error(error)) or error
-    group.follow_if_told()
+    group.follow_failure()
     return _lost(f"One of {group.count} processes", f"a stop in the middle of the work ({first_line(error)})")
 
 
@@ -326,11 +326,11 @@ def _connect(run: RunConfig) -> None:
     if jax.distributed.is_initialized() and jax.process_count() > 1:
         index, count = jax.process_index(), jax.process_count()
         _group = ProcessGroup(index=index, count=count, timeout_secs=run.coordinator_timeout)
-        _speak_as(index)
+        _configure_log(index)
         log.info("%d processes with %d devices in all", count, jax.device_count())
 
 
-def _speak_as(index: int) -> None:
+def _configure_log(index: int) -> None:
     """Lets process 0 log everything, and the others only warnings, with their number."""
     if index:
         logger = logging.getLogger("resnet_tpu")

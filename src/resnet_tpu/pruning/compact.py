@@ -26,7 +26,7 @@ from resnet_tpu.parallel import distributed
 from resnet_tpu.pruning.sizes import Size, size_of
 from resnet_tpu.reports.finite import check_finite
 from resnet_tpu.training.compiler_options import required_options_for
-from resnet_tpu.training.photos_seen import begin_photos
+from resnet_tpu.training.photos_seen import inherit_photos
 
 _IMAGES = 16
 """Number of random images on which the logits are compared."""
@@ -62,7 +62,7 @@ def compact_checkpoint(source: str, target: str, *, multiple_of: int = 1) -> Com
     for logits in (expected, found):
         check_finite(f"Logits at step {checkpoint.step}, {_IMAGES} random images", logits, lambda: _DO)
     write_model_dir(target, config, arrays, checkpoint.meta["class_names"])
-    begin_photos(target, path)
+    inherit_photos(target, path)
     return Compaction(
         size_of(old, None),
         size_of(config, None),

@@ -32,14 +32,14 @@ from resnet_tpu.options.network import network_of
 from resnet_tpu.parallel import hosts
 from resnet_tpu.pruning.former import set_aside
 from resnet_tpu.pruning.layers import kernels_of, maskable
-from resnet_tpu.pruning.masks import Masks, all_kept, density
+from resnet_tpu.pruning.masks import Masks, density, full_masks
 from resnet_tpu.pruning.methods import find_method
 from resnet_tpu.pruning.phase import are_equal, fresh_arrays, masks_of
-from resnet_tpu.pruning.start import start_with
+from resnet_tpu.pruning.start import start_arrays
 from resnet_tpu.storage import checked_json
 from resnet_tpu.training.lengths import kept_steps
 from resnet_tpu.training.loop import train
-from resnet_tpu.training.photos_seen import begin_photos
+from resnet_tpu.training.photos_seen import inherit_photos
 from resnet_tpu.training.run import fill_in_counts, resolve_order
 
 log = logging.getLogger(__name__)
@@ -174,14 +174,14 @@ def _write_start(
 ) -> None:
     """Sets the run in `model_dir` aside, and writes the checkpoint from which the described run starts."""
     model_dir = config.run.model_dir
-    arrays = start_with(start.arrays, start.masks, maskable(network), step=start.step, rewind_optimizer="restore")
+    arrays = start_arrays(start.arrays, start.masks, maskable(network), step=start.step, rewind_optimizer="restore")
     hosts.wait_for_all()  # until no process reads the files that are set aside below
     if hosts.is_first():
         set_aside(model_dir, also=(_DESCRIPTION, DENSITY))
         _forget_names(config.lottery.lottery_results_dir, model_dir)
         storage.make_dir(model_dir)
         storage.write_text(storage.join(model_dir, _DESCRIPTION), json.dumps(description, indent=2) + "\n")
-        begin_photos(model_dir, description["lottery_reset_to"])
+        inherit_photos(model_dir, description["lottery_reset_to"])
     hosts.wait_for_all()
     meta = make_meta(config, class_names, start.step * config.train.train_batch_size)
     with CheckpointStore(folders.folder_of(model_dir), keep=1) as checkpoints:
@@ -248,7 +248,7 @@ def _open(path: str, network: Network, config: Config) -> _Origin:
     layers = maskable(network)
     if path == REINITIALIZE:
         arrays = fresh_arrays(network, config)
-        return _Origin(arrays, all_kept(kernels_of(arrays["params"], layers)), 0)
+        return _Origin(arrays, full_masks(kernels_of(arrays["params"], layers)), 0)
     found = find_named(path)
     if folders.is_checkpoint(found):
         checkpoint = orbax.load_all(found)

@@ -18,7 +18,7 @@ def absolute(kernel: np.ndarray) -> np.ndarray:
     return np.abs(kernel)
 
 
-def standardised(kernel: np.ndarray) -> np.ndarray:
+def standardized(kernel: np.ndarray) -> np.ndarray:
     """The distance of |w| from its mean, in standard deviations; both are over the outputs of a tap and input channel.
 
     For a matrix they are over all of it. Where |w| is constant the result is NaN, as in the original.
@@ -29,24 +29,26 @@ def standardised(kernel: np.ndarray) -> np.ndarray:
         return np.abs((values - values.mean(axis, keepdims=True)) / values.std(axis, keepdims=True))
 
 
-def remove_of_kept(kernels: LayerKernels, masks: Masks, percent: float, score: Score, parts: Collection[str]) -> Masks:
+def prune_remaining(kernels: LayerKernels, masks: Masks, percent: float, score: Score, parts: Collection[str]) -> Masks:
     """Removes `percent` of the remaining weights of the layers whose names contain one of `parts`."""
-    scores = {name: score(kernels[name]) for name in _named(kernels, parts)}
+    scores = {name: score(kernels[name]) for name in _layers_with(kernels, parts)}
     threshold = _percentile((scores[name][masks[name]] for name in scores), percent)
     return _cut(masks, scores, threshold)
 
 
-def remove_of_all(kernels: LayerKernels, masks: Masks, percent: float, score: Score, parts: Collection[str]) -> Masks:
+def prune_to_sparsity(
+    kernels: LayerKernels, masks: Masks, percent: float, score: Score, parts: Collection[str]
+) -> Masks:
     """Prunes the layers whose names contain one of `parts`, taken together, to a sparsity of `percent`.
 
     Masked weights count as 0.
     """
-    scores = {name: score(kernels[name]) for name in _named(kernels, parts)}
+    scores = {name: score(kernels[name]) for name in _layers_with(kernels, parts)}
     threshold = _percentile((np.where(masks[name], scores[name], 0) for name in scores), percent)
     return _cut(masks, scores, threshold)
 
 
-def keep_of_each(kernels: LayerKernels, masks: Masks, fractions: Mapping[str, float]) -> Masks:
+def keep_largest(kernels: LayerKernels, masks: Masks, fractions: Mapping[str, float]) -> Masks:
     """Keeps the given fraction of each layer: its largest weights."""
     scores = {name: absolute(kernels[name]) * mask for name, mask in masks.items()}
     return {
@@ -55,7 +57,7 @@ def keep_of_each(kernels: LayerKernels, masks: Masks, fractions: Mapping[str, fl
     }
 
 
-def _named(kernels: LayerKernels, parts: Collection[str]) -> list[str]:
+def _layers_with(kernels: LayerKernels, parts: Collection[str]) -> list[str]:
     return [name for name in kernels if any(part in name for part in parts)]
 
 

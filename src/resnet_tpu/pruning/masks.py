@@ -15,7 +15,7 @@ Masks = dict[str, np.ndarray]
 """Masks bool by layer."""
 
 
-def all_kept(kernels: LayerKernels) -> Masks:
+def full_masks(kernels: LayerKernels) -> Masks:
     """Masks that keep every weight, as for a network that was never pruned."""
     return {name: np.ones(kernel.shape, bool) for name, kernel in kernels.items()}
 

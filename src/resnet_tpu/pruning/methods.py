@@ -12,10 +12,10 @@ from resnet_tpu.errors import UserError, nearest
 from resnet_tpu.pruning.filters import TABLES, remove_filters
 from resnet_tpu.pruning.magnitude import (
     absolute,
-    keep_of_each,
-    remove_of_all,
-    remove_of_kept,
-    standardised,
+    keep_largest,
+    prune_remaining,
+    prune_to_sparsity,
+    standardized,
 )
 from resnet_tpu.pruning.masks import LayerKernels, Masks
 
@@ -55,19 +55,19 @@ def find_method(name: str, *, seed: int = 0) -> Method:
     """
     if found := re.fullmatch(rf"(?P<z>z?)prune_global_{_PERCENT}(?P<dense>(_fc|_nofc)*)", name):
         parts = (_CONVOLUTIONS, _DENSE) if "_fc" in found["dense"] else (_CONVOLUTIONS,)
-        score = standardised if found["z"] else absolute
+        score = standardized if found["z"] else absolute
         percent = _percent(name, found)
-        return lambda kernels, masks: remove_of_kept(kernels, masks, percent, score, parts)
+        return lambda kernels, masks: prune_remaining(kernels, masks, percent, score, parts)
     if found := re.fullmatch(rf"(?P<z>z?)prune_all_to_global_{_PERCENT}", name):
-        score = standardised if found["z"] else absolute
+        score = standardized if found["z"] else absolute
         percent = _percent(name, found)
-        return lambda kernels, masks: remove_of_all(kernels, masks, 100 - percent, score, ("",))
+        return lambda kernels, masks: prune_to_sparsity(kernels, masks, 100 - percent, score, ("",))
     if found := re.fullmatch(rf"prune_to_global_{_PERCENT}", name):
         percent = _percent(name, found)
-        return lambda kernels, masks: remove_of_all(kernels, masks, percent, absolute, (_CONVOLUTIONS,))
+        return lambda kernels, masks: prune_to_sparsity(kernels, masks, percent, absolute, (_CONVOLUTIONS,))
     if found := re.fullmatch(rf"prune_layerwise_{_PERCENT}", name):
         percent = _percent(name, found)
-        return lambda kernels, masks: keep_of_each(kernels, masks, dict.fromkeys(kernels, percent / 100))
+        return lambda kernels, masks: keep_largest(kernels, masks, dict.fromkeys(kernels, percent / 100))
     if found := re.fullmatch(rf"prune_(?P<how>uniform|random)_{_PERCENT}", name):
         draw, percent = _uniform if found["how"] == "uniform" else _random, _percent(name, found)
         return lambda _, masks: draw(masks, percent, seed)
@@ -126,7 +126,7 @@ def _amc(kernels: LayerKernels, masks: Masks, table: str) -> Masks:
     with (resources.files("resnet_tpu.pruning") / "amc_densities.csv").open() as file:
         fractions = {row["layer"]: float(row[table]) for row in csv.DictReader(file)}
     _check_layers(f"prune_amc_{table}", fractions, kernels)
-    return keep_of_each(kernels, masks, fractions)
+    return keep_largest(kernels, masks, fractions)
 
 
 def _structured(kernels: LayerKernels, masks: Masks, name: str, table: str, rounds: int) -> Masks:

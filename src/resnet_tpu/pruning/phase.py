@@ -21,14 +21,14 @@ from resnet_tpu.options.config import Config
 from resnet_tpu.options.network import network_of
 from resnet_tpu.parallel import hosts
 from resnet_tpu.pruning.layers import kernels_of, maskable
-from resnet_tpu.pruning.masks import LayerKernels, Masks, all_kept, density
+from resnet_tpu.pruning.masks import LayerKernels, Masks, density, full_masks
 from resnet_tpu.pruning.methods import Method, find_method
 from resnet_tpu.pruning.retrain import RETRAININGS
-from resnet_tpu.pruning.start import start_with
+from resnet_tpu.pruning.start import start_arrays
 from resnet_tpu.reports.metrics import evaluation_at, read_metrics
 from resnet_tpu.reports.run_curves import curves_path
 from resnet_tpu.storage import checked_json
-from resnet_tpu.training.photos_seen import begin_photos
+from resnet_tpu.training.photos_seen import inherit_photos
 from resnet_tpu.training.schedule import make_schedule
 from resnet_tpu.training.state import create_state
 
@@ -130,7 +130,7 @@ class Phase:
             text = json.dumps(self._description(), indent=2)
             storage.write_text(storage.join(self.model_dir, _DESCRIPTION), text)
             if RETRAININGS[self.retrain].weights != "fresh":
-                begin_photos(self.model_dir, orbax.find(self.previous))
+                inherit_photos(self.model_dir, orbax.find(self.previous))
         with CheckpointStore(folder, keep=1) as checkpoints:
             checkpoints.save(int(arrays["step"]), arrays, meta)
 
@@ -173,7 +173,7 @@ class Phase:
         else:
             arrays = pruned.arrays
         step = {"last": pruned.step, "early": unpruned.rewind_step, "first": 0}[retraining.step]
-        arrays = start_with(arrays, masks, layers, step=step, rewind_optimizer=self.rewind_optimizer)
+        arrays = start_arrays(arrays, masks, layers, step=step, rewind_optimizer=self.rewind_optimizer)
         return arrays, make_meta(self.config(), pruned.meta["class_names"], self._position(step, pruned))
 
     def _position(self, step: int, pruned: orbax.Checkpoint) -> int:
@@ -188,7 +188,7 @@ class Phase:
         """Raises UserError if a network that was pruned before loses no weight, but an unpruned one would."""
         if self.previous != self.unpruned.model_dir or not are_equal(before, after):
             return
-        whole, rng = all_kept(kernels), np.random.default_rng(0)
+        whole, rng = full_masks(kernels), np.random.default_rng(0)
         # not its own weights: pruned ones are 0, and a method may keep weights equal to its threshold
         weights = {name: rng.standard_normal(kernel.shape) for name, kernel in kernels.items()}
         if not are_equal(before, whole) and not are_equal(prune(weights, whole), whole):
@@ -205,7 +205,7 @@ def config_at(model_dir: str) -> Config:
 def masks_of(arrays: Arrays, layers: dict[str, Path]) -> Masks:
     """The masks in the arrays of a checkpoint; masks that keep everything if it has none."""
     if "masks" not in arrays:
-        return all_kept(kernels_of(arrays["params"], layers))
+        return full_masks(kernels_of(arrays["params"], layers))
     return {name: np.asarray(node_at(arrays["masks"], path)) for name, path in layers.items()}
 
 

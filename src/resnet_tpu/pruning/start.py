@@ -10,7 +10,7 @@ from resnet_tpu.pruning.masks import Masks
 from resnet_tpu.training.masking import apply_masks
 
 
-def start_with(
+def start_arrays(
     arrays: Arrays,
     masks: Masks,
     layers: dict[str, Path],

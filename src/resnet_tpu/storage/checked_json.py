@@ -54,7 +54,7 @@ def parse(text: str | bytes) -> Any:
         raise ValueError(_TOO_DEEP) from None
     level = [value]
     for _ in range(_MAX_DEPTH):
-        level = [inner for outer in level for inner in _inside(outer)]
+        level = [inner for outer in level for inner in _children(outer)]
         if not level:
             return value
     raise ValueError(_TOO_DEEP)
@@ -63,7 +63,7 @@ def parse(text: str | bytes) -> Any:
 _TOO_DEEP = f"JSON nested more than {_MAX_DEPTH} levels deep"
 
 
-def _inside(value: Any) -> typing.Iterable[Any]:
+def _children(value: Any) -> typing.Iterable[Any]:
     """The lists and objects directly inside a value."""
     values = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return (inner for inner in values if isinstance(inner, dict | list))

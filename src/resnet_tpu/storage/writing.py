@@ -123,7 +123,7 @@ def folder_aside(parent: str, name: str) -> Iterator[str]:
     when the block raises.
     """
     prefix, suffix = f".{name}.", ".partial"
-    with _made(parent), contextlib.ExitStack() as stack:
+    with _make_folders(parent), contextlib.ExitStack() as stack:
         with _lock(parent, fcntl.LOCK_EX):  # so that no process takes a new folder for a leftover
             for left in list_dir(parent):
                 if left.startswith(prefix) and left.endswith(suffix):
@@ -148,7 +148,7 @@ def reserved(folder: str) -> Iterator[None]:
         yield
         return
     check_writable(folder)
-    with _made(folder), _lock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB) as is_locked:
+    with _make_folders(folder), _lock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB) as is_locked:
         if is_locked is False:
             do = "Wait until that one ends, or choose another folder."
             raise UserError(f"Writing to {folder}", "another process that writes there", "one at a time", do)
@@ -156,7 +156,7 @@ def reserved(folder: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _made(folder: str) -> Iterator[None]:
+def _make_folders(folder: str) -> Iterator[None]:
     """Makes a local folder and its parents; when the block raises, those that it made are deleted if empty."""
     absolute = Path(folder).absolute()
     missing = [path for path in (absolute, *absolute.parents) if not path.exists()]

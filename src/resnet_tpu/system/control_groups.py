@@ -17,7 +17,7 @@ def memory_left() -> list[int]:
         names = ("memory.limit_in_bytes", "memory.usage_in_bytes") if is_first else ("memory.max", "memory.current")
         limit, usage = (read(group / name).strip() for name in names)
         if limit.isdecimal() and usage.isdecimal():  # "max": no limit
-            left.append(int(limit) - int(usage) + _given_up(read(group / "memory.stat")))
+            left.append(int(limit) - int(usage) + _evictable_bytes(read(group / "memory.stat")))
     return left
 
 
@@ -43,7 +43,7 @@ def _groups(controller: str) -> Iterator[tuple[Path, bool]]:
         yield from ((folder, bool(controllers)) for folder in (group, *group.parents) if folder.is_relative_to(top))
 
 
-def _given_up(statistics: str) -> int:
+def _evictable_bytes(statistics: str) -> int:
     """Bytes of cached files, which the kernel evicts first when memory runs short."""
     values = dict(line.split() for line in statistics.splitlines())
     return int(values.get("total_inactive_file", values.get("inactive_file", 0)))

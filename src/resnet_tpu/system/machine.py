@@ -28,10 +28,10 @@ def cores_of_container() -> int | None:
 
 def free_memory() -> int:
     """Bytes of memory still available on this machine, or in the container that this program runs in."""
-    return max(0, min([_free_on_machine(), *control_groups.memory_left()]))
+    return max(0, min([_free_bytes_of_machine(), *control_groups.memory_left()]))
 
 
-def _free_on_machine() -> int:
+def _free_bytes_of_machine() -> int:
     for line in control_groups.read(Path("/proc/meminfo")).splitlines():
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024

@@ -76,19 +76,19 @@ def _open_missing_streams() -> None:
 def _explain(error: BaseException) -> int | None:
     """Says on stderr what ended the work, and returns the exit code; None for our own bugs and Python's own exits."""
     if isinstance(error, UserError):
-        _say(error)
+        _print_to_stderr(error)
         return error.exit_code
     if isinstance(error, KeyboardInterrupt):
-        _say("Interrupted.")
+        _print_to_stderr("Interrupted.")
         return 130
     if isinstance(error, SystemExit) and isinstance(error.code, int) and error.code in _LAST_WORDS:
-        _say(_LAST_WORDS[error.code])
+        _print_to_stderr(_LAST_WORDS[error.code])
         return error.code
     if isinstance(error, BrokenPipeError):  # the reader of our output has seen enough: `resnet-tpu results ... | head`
         _drop_output()
         return _EXIT_BROKEN_PIPE
     if isinstance(error, Exception) and (what := as_user_error(error)):
-        _say(what)
+        _print_to_stderr(what)
         _drop_output()
         return 2
     return None
@@ -98,7 +98,7 @@ def as_user_error(error: Exception) -> UserError | None:
     """The UserError for a low-level error that the user can fix, such as a full disk; None for our own bugs."""
     return (
         buckets.named(error)  # first, as its clients raise OSErrors too
-        or _of_files(error)
+        or _file_error(error)
         or _no_temporary_folder(error)
         or _out_of_memory(error)
         or _no_device(error)
@@ -113,14 +113,14 @@ def _end_at_once(code: int) -> None:
         atexit.register(signal.signal, number, signal.SIG_IGN)
 
 
-def _say(what: object) -> None:
+def _print_to_stderr(what: object) -> None:
     with contextlib.suppress(OSError):  # stderr may be on a full disk: the exit code remains
         print(what, file=sys.stderr)
 
 
-def _of_files(error: Exception) -> UserError | None:
+def _file_error(error: Exception) -> UserError | None:
     """The error for a file or a disk that refuses or fails, or a current folder that was deleted; None for others."""
-    if isinstance(error, FileNotFoundError) and _is_nowhere():
+    if isinstance(error, FileNotFoundError) and _is_cwd_deleted():
         return UserError("Current folder", "none: it was deleted", "an existing folder", "Change to another.")
     if isinstance(error, OSError) and error.errno in disks.FAILING:
         do = disks.CONNECT
@@ -131,7 +131,7 @@ def _of_files(error: Exception) -> UserError | None:
     return UserError(str(error.filename or "Files"), error.strerror, "files that can be read and written", do)
 
 
-def _is_nowhere() -> bool:
+def _is_cwd_deleted() -> bool:
     """Whether the current folder was deleted."""
     try:
         Path.cwd()

@@ -33,7 +33,7 @@ def agree_on(config: Config, *, trains: bool = False, writes: bool = True, **spl
         values["newest checkpoint"] = max(folders.steps_of_run(config.run.model_dir), default="none")
     mark = _choose_mark(config.run.model_dir) if writes else None
     try:
-        if mark and not _sees(mark, config.run.model_dir):
+        if mark and not _sees_mark(mark, config.run.model_dir):
             values["model_dir"] = f"{config.run.model_dir} that process 0 does not write to"
         hosts.agree(values, "Start all with the same options and data, and a model_dir that all share.")
     finally:
@@ -57,7 +57,7 @@ def _choose_mark(model_dir: str) -> str:
     return storage.join(model_dir, hosts.from_first(lambda: f".hosts-{uuid.uuid4().hex}"))
 
 
-def _sees(mark: str, model_dir: str) -> bool:
+def _sees_mark(mark: str, model_dir: str) -> bool:
     """Whether this process sees the marker file that process 0 writes into its model_dir."""
     if hosts.is_first():
         storage.make_dir(model_dir)

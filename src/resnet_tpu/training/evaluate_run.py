@@ -21,7 +21,7 @@ from resnet_tpu.training.agreement import agree_on
 from resnet_tpu.training.evaluate import evaluate, log_metrics
 from resnet_tpu.training.lengths import lengths_of
 from resnet_tpu.training.patience import Patience
-from resnet_tpu.training.photos_seen import warn_of_seen
+from resnet_tpu.training.photos_seen import warn_of_training_photos
 from resnet_tpu.training.step import make_eval_step
 from resnet_tpu.training.trained import Trained, data_for_network, load_trained
 
@@ -63,7 +63,7 @@ def await_options(config: Config) -> Layer:
     model_dir, patience = config.run.model_dir, Patience(config.eval.eval_timeout)
     while (own := read_run(model_dir)) is None:
         if patience.is_over:
-            raise _nothing_appeared(config)
+            raise _no_checkpoint_error(config)
         patience.wait(functools.partial(_first_checkpoint, model_dir))
     return own
 
@@ -85,7 +85,7 @@ def _follow(config: Config, mesh: Mesh, train_steps: int | str | None) -> dict[s
             awaited = functools.partial("a checkpoint after step {}, up to step {}".format, done, total)
             patience.begin()
         elif is_late and not metrics:
-            raise _nothing_appeared(config)
+            raise _no_checkpoint_error(config)
         elif is_late:
             log.info("No new checkpoint within %d s.", config.eval.eval_timeout)
             return metrics
@@ -104,7 +104,7 @@ def _first_checkpoint(model_dir: str) -> str:
     return f"a checkpoint in {model_dir}, which is {_contents(model_dir)}"
 
 
-def _nothing_appeared(config: Config) -> UserError:
+def _no_checkpoint_error(config: Config) -> UserError:
     got, expected = _contents(config.run.model_dir), f"a checkpoint within {config.eval.eval_timeout} s"
     return UserError(f"model_dir {config.run.model_dir}", got, expected, "Check the path, or start the training first.")
 
@@ -127,7 +127,7 @@ def evaluate_checkpoint(trained: Trained, config: Config) -> dict[str, float]:
     data = data_for_network(config.data, trained.config.data)
     source = open_source(data, "validation")
     check_classes(data.location, source.class_names, trained.class_names)
-    warn_of_seen(folders.run_of(trained.path), source, "validation")
+    warn_of_training_photos(folders.run_of(trained.path), source, "validation")
     agree_on(config, writes=trained.belongs_to(config.run.model_dir), validation=source)
     own = dataclasses.replace(trained.config, data=data).replace(eval_batch_size=config.eval.eval_batch_size)
     eval_step = make_eval_step(trained.network, trained.config.optimizer, device=trained.mesh.devices.flat[0])
@@ -135,7 +135,7 @@ def evaluate_checkpoint(trained: Trained, config: Config) -> dict[str, float]:
     if not trained.belongs_to(config.run.model_dir):
         log.info("The result is not recorded: %s is a checkpoint, not a model_dir.", config.run.model_dir)
     elif hosts.is_first():
-        is_other = _measures_other(data, trained.config.data)
+        is_other = _differs_from_run(data, trained.config.data)
         if is_other and evaluation_at(config.run.model_dir, trained.step):
             log.info("The result is not recorded: step %d has one already, of other images or crops.", trained.step)
         else:
@@ -145,7 +145,7 @@ def evaluate_checkpoint(trained: Trained, config: Config) -> dict[str, float]:
     return metrics
 
 
-def _measures_other(data: DataConfig, own: DataConfig) -> bool:
+def _differs_from_run(data: DataConfig, own: DataConfig) -> bool:
     """Whether an evaluation uses other images or other crops than the run's own evaluations."""
     names = ("num_eval_images", "eval_crop", "lth_use_random_label")
     is_elsewhere = storage.absolute(data.location) != storage.absolute(own.location)

@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 _FILE = "kernels.json"
 
 
-def remembered() -> dict[str, KernelSetting]:
+def remembered_settings() -> dict[str, KernelSetting]:
     """The settings that this machine remembers, by a description of the step of each."""
     found = ((str(entry.get("of")), setting_from(entry)) for entry in _read().values())
     return {words: setting for words, setting in found if setting}

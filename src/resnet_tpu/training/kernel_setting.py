@@ -38,7 +38,7 @@ def candidates(config: Config, mesh: Mesh) -> list[KernelSetting]:
     return [KernelSetting(name, tuned) for name in names for tuned in ((False, True) if has_options else (True,))]
 
 
-def on_accelerator(mesh: Mesh) -> bool:
+def is_on_accelerator(mesh: Mesh) -> bool:
     """Whether the devices are TPUs or GPUs."""
     return mesh.devices.flat[0].platform != "cpu"
 

@@ -9,7 +9,7 @@ from resnet_tpu.kernels.choose import choose_kernels, why_not
 from resnet_tpu.options.config import Config
 from resnet_tpu.parallel import hosts
 from resnet_tpu.training.kernel_memory import recall
-from resnet_tpu.training.kernel_setting import KernelSetting, candidates, on_accelerator, setting_from, stored_form
+from resnet_tpu.training.kernel_setting import KernelSetting, candidates, is_on_accelerator, setting_from, stored_form
 from resnet_tpu.training.lengths import lengths_of
 from resnet_tpu.training.tune import tune
 
@@ -45,7 +45,7 @@ def _choose(config: Config, mesh: Mesh, before: dict[str, Any] | None) -> tuple[
         return kept, "as before"
     if found := recall(config, mesh):
         return found, "the fastest when they were timed here"
-    if not on_accelerator(mesh):
+    if not is_on_accelerator(mesh):
         return default, why_not("cpu", config.model.precision, mesh)
     if lengths_of(config).total < _WORTH:
         return default, ""

@@ -43,18 +43,18 @@ from resnet_tpu.training.kernel_setting import stored_form
 from resnet_tpu.training.kernels_of_run import resolve_kernels
 from resnet_tpu.training.lengths import lengths_of
 from resnet_tpu.training.loop_reports import LoopReports
-from resnet_tpu.training.photos_seen import begin_photos, remember_photos, warn_of_seen
+from resnet_tpu.training.photos_seen import inherit_photos, remember_photos, warn_of_training_photos
 from resnet_tpu.training.profiler import Profiler
 from resnet_tpu.training.run import (
     check_start,
     describe_end,
     describe_run,
+    keep_earlier_steps,
     note_on_epochs,
     open_run,
     resolve_order,
-    with_steps_kept_before,
 )
-from resnet_tpu.training.schedule import surprises_of_schedule
+from resnet_tpu.training.schedule import schedule_warnings
 from resnet_tpu.training.start import Start, find_start, resolve_initial_weights
 from resnet_tpu.training.step import EvalStep, TrainStep, make_eval_step, weight_check_on
 
@@ -95,7 +95,7 @@ def train(
     with hosts.connected(config.run):
         check_start(config)
         config, source, validation, mesh = open_run(config)
-        config = with_steps_kept_before(resolve_order(config, source))
+        config = keep_earlier_steps(resolve_order(config, source))
         agree_on(config, trains=True, train=source, validation=validation)
         with CheckpointStore(
             folders.folder_of(config.run.model_dir),
@@ -104,7 +104,7 @@ def train(
         ) as checkpoints:
             config, weights = resolve_initial_weights(config, checkpoints)
             if not checkpoints.steps():
-                begin_photos(config.run.model_dir, weights.source if weights else "")
+                inherit_photos(config.run.model_dir, weights.source if weights else "")
             network = network_of(config, mesh)
             trainer = Trainer(
                 config,
@@ -118,7 +118,7 @@ def train(
                 train_step=train_step,
             )
             if validation is not None:
-                warn_of_seen(config.run.model_dir, validation, "validation")
+                warn_of_training_photos(config.run.model_dir, validation, "validation")
             if trainer.step < trainer.lengths.total:
                 remember_photos(config.run.model_dir, source)
             summary = trainer.run()
@@ -257,7 +257,7 @@ class Trainer:
     def _log_start(self) -> None:
         """Logs a line on the run, and warns of options that have no effect or not the one that their names suggest."""
         log.info("%s", describe_run(self.config, self.mesh, self.step, self.lengths.total, self.position))
-        for line in (*options_without_effect(self.config), *surprises_of_schedule(self.config)):
+        for line in (*options_without_effect(self.config), *schedule_warnings(self.config)):
             log.warning("%s", line)
         if (counted := self.config.data.num_train_images) != len(self.source):
             log.warning(
@@ -271,16 +271,16 @@ class Trainer:
         if hosts.is_first():
             write_description(self.config.run.model_dir, self.config, self._meta()["class_names"])
 
-    def _ends(self, period: int) -> bool:
+    def _is_period_end(self, period: int) -> bool:
         """Whether a period of `period` steps, or the run, ends at the current step."""
         return self.step > 0 and (self.step == self.lengths.total or self.step % period == 0)
 
     def _is_eval_due(self) -> bool:
         is_new = self.step not in self.checkpoints.scores
-        return self.validation is not None and is_new and self._ends(self.lengths.per_eval)
+        return self.validation is not None and is_new and self._is_period_end(self.lengths.per_eval)
 
     def _is_save_due(self) -> bool:
-        return self.step in self.lengths.kept or self._ends(self.lengths.per_save)
+        return self.step in self.lengths.kept or self._is_period_end(self.lengths.per_save)
 
     def _next_boundary(self) -> int:
         """The next step at which the host acts: the end of a loop or of the run, an evaluation, or a checkpoint."""
@@ -358,7 +358,7 @@ class Trainer:
         assert self.validation is not None
         try:
             self.evaluation = evaluate(
-                self.eval_step, *self.state.evaluated(), self.validation, self.config, self.mesh, step=self.step
+                self.eval_step, *self.state.eval_arrays(), self.validation, self.config, self.mesh, step=self.step
             )
         except NonFiniteError as error:  # the weights are finite: their checkpoint was saved
             raise error.but(do=self._advise(self.step)) from None

@@ -28,7 +28,7 @@ def remember_photos(model_dir: str, source: Source) -> None:
             storage.write_text(storage.join(model_dir, _FILE), text)
 
 
-def begin_photos(model_dir: str, checkpoint: str) -> None:
+def inherit_photos(model_dir: str, checkpoint: str) -> None:
     """Records what a new run has seen: the photos of the run of `checkpoint`, whose weights it starts from, or none.
 
     An earlier attempt that ended before its first checkpoint may have recorded others, which no weights have seen.
@@ -41,7 +41,7 @@ def begin_photos(model_dir: str, checkpoint: str) -> None:
             storage.remove(path)
 
 
-def warn_of_seen(model_dir: str, source: Source, split: Split) -> None:
+def warn_of_training_photos(model_dir: str, source: Source, split: Split) -> None:
     """Warns if photos of `split` were among the training photos of the run in `model_dir`, if there is one.
 
     The split `train` needs no warning.

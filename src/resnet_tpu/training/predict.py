@@ -28,7 +28,7 @@ from resnet_tpu.reports.predictions import Predictions
 from resnet_tpu.training.agreement import agree_on
 from resnet_tpu.training.evaluate import device_batches
 from resnet_tpu.training.flight import paced
-from resnet_tpu.training.photos_seen import warn_of_seen
+from resnet_tpu.training.photos_seen import warn_of_training_photos
 from resnet_tpu.training.step import make_output_step
 from resnet_tpu.training.trained import Trained, data_for_network, load_newest
 
@@ -91,7 +91,7 @@ def _predict(
     trained = load_newest(config)
     data = data_for_network(config.data, trained.config.data)
     source, num_images = open_images(data, images, split, trained.class_names, trained.config.data)
-    warn_of_seen(folders.run_of(trained.path), source, split)
+    warn_of_training_photos(folders.run_of(trained.path), source, split)
     source = evenly_spaced(source, num_images)
     if not (images or output_dir) and trained.belongs_to(config.run.model_dir):
         output_dir = storage.join(config.run.model_dir, "report", split)

@@ -80,7 +80,7 @@ def _order_of_run(config: Config, source: Source) -> str:
     return choose_order(source, config.data, rows=config.train.train_batch_size // jax.process_count())
 
 
-def with_steps_kept_before(config: Config) -> Config:
+def keep_earlier_steps(config: Config) -> Config:
     """The options, with `lottery_checkpoint_iters` also naming the steps that earlier starts of the run asked for."""
     model_dir, asked = config.run.model_dir, kept_steps(config.train.lottery_checkpoint_iters)
     own = folders.run_to_resume(model_dir)

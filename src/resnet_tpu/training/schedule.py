@@ -31,7 +31,7 @@ def make_schedule(config: Config) -> Schedule:
     return constant(peak, warmup=warmup)
 
 
-def surprises_of_schedule(config: Config) -> Iterator[str]:
+def schedule_warnings(config: Config) -> Iterator[str]:
     """Lines for the log on behaviour of a run's schedule that its name does not suggest."""
     optimizer, total = config.optimizer, lengths_of(config).total
     if optimizer.enable_lars or optimizer.lottery_force_learning_rate is not None:

@@ -42,7 +42,7 @@ class TrainState:
         ema, masks = arrays.get("ema"), arrays.get("masks")
         return TrainState(arrays["step"], arrays["params"], arrays["batch_stats"], opt_state, ema, masks)
 
-    def evaluated(self) -> tuple[Arrays, Arrays]:
+    def eval_arrays(self) -> tuple[Arrays, Arrays]:
         """(params, batch_stats) to evaluate with: the moving averages when they are kept."""
         return (self.params, self.batch_stats) if self.ema is None else (self.ema["params"], self.ema["batch_stats"])
 

@@ -105,7 +105,7 @@ def test_peers_run_only_what_is_the_same_network(bundle: str, tmp_path: Path) ->
 
 
 def test_nothing_is_said_of_peers_that_nobody_asked_for(bundle: str) -> None:
-    asked = [*runtimes.OURS, *compare.asked_peers("none", runtimes.RUNTIMES)]
+    asked = [*runtimes.OURS, *compare.requested_peers("none", runtimes.RUNTIMES)]
     chosen, notes = runtimes.choose(open_bundle(bundle), asked)
     assert chosen == ["onnx", "stablehlo"]
     assert notes == ["Left out: resnet-tpu, int8, the bundle has no int8."]

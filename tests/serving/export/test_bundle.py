@@ -122,7 +122,7 @@ def test_versions_may_begin_with_zeros(tmp_path: Path) -> None:
 
 
 def test_a_search_that_finds_no_bundle_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("resnet_tpu.serving.export.bundle._no_bundle", pytest.fail)
+    monkeypatch.setattr("resnet_tpu.serving.export.bundle._no_bundle_error", pytest.fail)
     assert find_bundle(str(tmp_path)) is None
     assert find_bundle("nowhere://bucket/exported") is None
     path = write(tmp_path)

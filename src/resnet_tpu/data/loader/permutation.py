@@ -52,11 +52,11 @@ def _walk_by_table(indexes: np.ndarray, num_records: int, enciphered: np.ndarray
 def _encipher(numbers: np.ndarray, keys: list[int], bits: int) -> np.ndarray:
     half, ones = bits // 2, (1 << bits // 2) - 1
 
-    def turn_left(x: np.ndarray, by: int) -> np.ndarray:
+    def rotate_left(x: np.ndarray, by: int) -> np.ndarray:
         return (x << by | x >> (half - by)) & ones
 
     def mix(x: np.ndarray) -> np.ndarray:
-        return turn_left(x, 1) & turn_left(x, 8) ^ turn_left(x, 2)
+        return rotate_left(x, 1) & rotate_left(x, 8) ^ rotate_left(x, 2)
 
     left, right = numbers >> half, numbers & ones
     for first, second in zip(keys[::2], keys[1::2], strict=True):

@@ -47,7 +47,7 @@ class PieceOrder:
     def __init__(self, starts: np.ndarray, num_records: int, batch_size: int, seed: int) -> None:
         self._starts, self._num_records, self._batch_size, self._seed = starts, num_records, batch_size, seed
         self._sizes = np.diff(starts, append=num_records)
-        self._tape = functools.lru_cache(maxsize=4)(self._lay)
+        self._tape = functools.lru_cache(maxsize=4)(self._lay_tape)
         self._segment = functools.lru_cache(maxsize=4 * batch_size)(self._cut)
 
     def __reduce__(self) -> tuple[Any, ...]:  # functions with a cache cannot be pickled
@@ -71,7 +71,7 @@ class PieceOrder:
         start = row * steps + min(row, longer)
         return start, start + steps + (row < longer)
 
-    def _lay(self, epoch: int) -> _Tape:
+    def _lay_tape(self, epoch: int) -> _Tape:
         count = len(self._starts)
         first = epoch * count
         pieces = [record_at_position(first + i, num_records=count, seed=self._seed) for i in range(count)]

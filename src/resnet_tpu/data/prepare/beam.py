@@ -84,7 +84,7 @@ def make_pipeline(
     if runner in _LOCAL:
         options.view_as(TypeOptions).allow_unsafe_triggers = True  # else Beam first looks for a program to download
         _set_processes(options, arguments, workers or most_workers)
-    with _said_by_beam(_CHANGE):
+    with _as_user_errors(_CHANGE):
         pipeline = apache_beam.Pipeline(options=options)
     _check_known(pipeline)
     return pipeline
@@ -134,7 +134,7 @@ def write_shards(
         | "shards" >> apache_beam.Create(wanted)
         | "write" >> apache_beam.Map(_write, out_dir=out_dir, limits=limits)
     )
-    with _shown(missing, out_dir, console), _said_by_beam(_AGAIN):
+    with _show_progress(missing, out_dir, console), _as_user_errors(_AGAIN):
         pipeline.run().wait_until_finish()
     results = {shard.name: result for shard in missing if (result := finished_shard(shard, out_dir))}
     if len(results) < len(missing):
@@ -178,7 +178,7 @@ def described_shard(span: Span) -> Shard:
 
 
 @contextlib.contextmanager
-def _shown(shards: Sequence[Shard], out_dir: str, console: Console) -> Iterator[None]:
+def _show_progress(shards: Sequence[Shard], out_dir: str, console: Console) -> Iterator[None]:
     """Shows, while the block runs, how many images are in finished shards."""
     ended = threading.Event()
     with live_line(console=console) as progress:
@@ -201,7 +201,7 @@ def _shown(shards: Sequence[Shard], out_dir: str, console: Console) -> Iterator[
 
 
 @contextlib.contextmanager
-def _said_by_beam(do: str) -> Iterator[None]:
+def _as_user_errors(do: str) -> Iterator[None]:
     """Turns Beam's errors into UserErrors, with the words of Beam or of the worker; lets UserErrors through."""
     try:
         yield

@@ -12,10 +12,10 @@ from rich.progress import Progress
 
 import resnet_tpu
 from resnet_tpu import storage
-from resnet_tpu.data.class_names import numbered
+from resnet_tpu.data.class_names import numbers_as_names
 from resnet_tpu.data.manifest import Manifest, read_manifest
 from resnet_tpu.data.records.tfrecord import RecordFile, read_records
-from resnet_tpu.data.sources.bigtable_rows import ADMIN, WRITER, About, Rows, api, no_warnings, shown
+from resnet_tpu.data.sources.bigtable_rows import ADMIN, WRITER, About, Rows, api, format_key, no_warnings
 from resnet_tpu.data.sources.classes import find_classes
 from resnet_tpu.data.sources.data_dir import check_shards, shards_in
 from resnet_tpu.data.sources.tfrecords import wrong_size_errors
@@ -96,7 +96,7 @@ def _class_names(records_dir: str, shards: Mapping[Split, Sequence[str]]) -> lis
     """The class names in training on the records themselves; None if the records do not tell how many there are."""
     paths = [storage.join(records_dir, name) for found in shards.values() for name in found]
     classes = find_classes(DataConfig(data_dir=records_dir), dict.fromkeys(paths)) if paths else None
-    return (classes.names or numbered(classes.number)) if classes else None
+    return (classes.names or numbers_as_names(classes.number)) if classes else None
 
 
 def _digest(paths: Sequence[str], split: Split, manifest: Manifest | None) -> str:
@@ -115,7 +115,7 @@ def _claim(part: _Part, *, overwrite: bool) -> _Part | None:
         return None if before.finished else replace(part, about=replace(part.about, done=before.done))
     first = part.rows.first_key(part.rows.prefix)
     if first is not None and not overwrite:
-        got = f"rows of other data with the prefix {part.rows.prefix}, such as {shown(first)}"
+        got = f"rows of other data with the prefix {part.rows.prefix}, such as {format_key(first)}"
         do = f"Pass --overwrite to delete them, or choose another table or {part.rows.prefix_option}."
         raise UserError(part.rows.name, got, "none, or rows of the same records", do)
     part.rows.write_about(part.about)  # before anything changes: until the last row is written, there is no data set
@@ -142,7 +142,7 @@ def _write(part: _Part, progress: Progress) -> int:
 def _write_file(rows: Rows, file: RecordFile, first: int, progress: Progress, bar: Any) -> None:
     """Writes the records of a file as the rows from `first` on; when it returns, the service has all of them."""
     entry, set_cell = api().RowMutationEntry, api().SetCell
-    with _failures_told(rows):
+    with _raise_failures(rows):
         batcher = rows.connect().mutations_batcher(
             flush_limit_mutation_count=_ROWS_PER_REQUEST,
             flush_limit_bytes=_BYTES_PER_REQUEST,
@@ -155,7 +155,7 @@ def _write_file(rows: Rows, file: RecordFile, first: int, progress: Progress, ba
 
 
 @contextlib.contextmanager
-def _failures_told(rows: Rows) -> Iterator[None]:
+def _raise_failures(rows: Rows) -> Iterator[None]:
     """Raises the last error of the service if rows could not be written."""
     from google.api_core.exceptions import GoogleAPICallError
 

@@ -16,7 +16,7 @@ from resnet_tpu.data.cleaning import Limits
 from resnet_tpu.data.findings import Finding, FindingGroup, Kind, group_findings
 from resnet_tpu.data.folders import check_outside, find_photos
 from resnet_tpu.data.manifest import LABELS, MANIFEST, Manifest, ShardEntry, SplitEntry, Spread, read_manifest
-from resnet_tpu.data.photos import Photo, too_small
+from resnet_tpu.data.photos import Photo, find_small_classes
 from resnet_tpu.data.prepare import beam as on_beam
 from resnet_tpu.data.prepare.assignment import Assignment, assign
 from resnet_tpu.data.prepare.flowers import FLOWER_PHOTOS, fetch_flower_photos
@@ -119,8 +119,8 @@ def _conclude(
         *assignment.findings,
         *(finding for shard in assignment.shards for finding in results[shard.name].findings),
     ]
-    findings.extend(_twins(assignment, results))
-    findings.extend(_lacking(assignment, results))
+    findings.extend(_find_duplicates(assignment, results))
+    findings.extend(_find_incomplete_classes(assignment, results))
     counts: Counter[Kind] = Counter()
     for result in results.values():
         counts.update(result.counts)
@@ -153,14 +153,14 @@ def _check_bad(raw_dir: str, out_dir: str, findings: list[Finding], options: Pre
     )
 
 
-def _lacking(assignment: Assignment, results: dict[str, ShardResult]) -> Iterator[Finding]:
+def _find_incomplete_classes(assignment: Assignment, results: dict[str, ShardResult]) -> Iterator[Finding]:
     """Findings for classes that lack photos in a split, once those that cannot be used are left out."""
     usable: dict[Split, list[Photo]] = {split: [] for split in SPLITS}
     for shard in assignment.shards:
         pairs = zip(shard.photos, results[shard.name].images, strict=True)
         usable[shard.split].extend(photo for photo, image in pairs if image)
     if assignment.drawn:
-        yield from too_small(usable, assignment.class_names, assignment.drawn)
+        yield from find_small_classes(usable, assignment.class_names, assignment.drawn)
         return
     left = {(split, photo.class_name) for split, photos in usable.items() for photo in photos}
     given = {(shard.split, photo.class_name) for shard in assignment.shards for photo in shard.photos}
@@ -169,7 +169,7 @@ def _lacking(assignment: Assignment, results: dict[str, ShardResult]) -> Iterato
     )
 
 
-def _twins(assignment: Assignment, results: dict[str, ShardResult]) -> list[Finding]:
+def _find_duplicates(assignment: Assignment, results: dict[str, ShardResult]) -> list[Finding]:
     """Findings for images with the same bytes in two splits or two classes, reported at the later one."""
     seen: dict[bytes, tuple[Shard, int]] = {}
     findings = []

@@ -27,10 +27,10 @@ def render_report(manifest: Manifest) -> RenderableType:
     images.add_section()
     images.add_row("", "all", *(f"{manifest.splits[split].num_images:,}" for split in splits))
     images.add_row("", "shards", *(f"{manifest.splits[split].shards:,}" for split in splits))
-    return Group(images, *([_noticed(manifest.findings)] if manifest.findings else []))
+    return Group(images, *([_findings_table(manifest.findings)] if manifest.findings else []))
 
 
-def _noticed(findings: Iterable[FindingGroup]) -> Table:
+def _findings_table(findings: Iterable[FindingGroup]) -> Table:
     table = Table("what", "done", "count", "first paths", title="Noticed")
     for found in findings:
         paths = [escape(visible(path)) for path in found.first[:_SHOWN_PATHS]]

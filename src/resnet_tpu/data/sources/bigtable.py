@@ -6,7 +6,7 @@ from typing import Any
 
 from resnet_tpu.data.records.example import parse_image_example
 from resnet_tpu.data.records.tfrecord import RecordError
-from resnet_tpu.data.sources.bigtable_rows import Rows, shown
+from resnet_tpu.data.sources.bigtable_rows import Rows, format_key
 from resnet_tpu.data.sources.labels import make_labels
 from resnet_tpu.data.sources.source import Sample, raise_if_damaged
 from resnet_tpu.data.split import Split
@@ -76,7 +76,7 @@ class BigtableSource:
 
     def where(self, i: int) -> str:
         """The row of example `i`, for messages."""
-        return f"in row {shown(self._key(i))} of {self._rows.name}"
+        return f"in row {format_key(self._key(i))} of {self._rows.name}"
 
     def _key(self, i: int) -> bytes:
         return self._keys[i] if self._keys is not None else self._rows.key(i)
@@ -87,16 +87,16 @@ class BigtableSource:
         try:
             example = parse_image_example(value)
         except UserError as error:
-            return RowError(self._rows.name, shown(self._key(i)), i, str(error.got), error.expected)
+            return RowError(self._rows.name, format_key(self._key(i)), i, str(error.got), error.expected)
         label = self._labels.of(example.label, example.filename, lambda: self.where(i))
-        return Sample(example.encoded, label, example.filename or shown(self._key(i)))
+        return Sample(example.encoded, label, example.filename or format_key(self._key(i)))
 
     def _error(self, i: int) -> RowError:
         """Why row `i` has no example."""
         rows, key = self._rows, self._key(i)
         columns = rows.columns(key)
         got = "no such row" if columns is None else f"a row with {', '.join(columns)} only"
-        return RowError(rows.name, shown(key), i, got, f"an example in {rows.family}:{rows.qualifier.decode()}")
+        return RowError(rows.name, format_key(key), i, got, f"an example in {rows.family}:{rows.qualifier.decode()}")
 
     def _find_keys(self) -> None:
         rows = self._rows
@@ -104,7 +104,7 @@ class BigtableSource:
         self._len = len(keys)
         if not keys:
             first = rows.first_key()
-            got = "an empty table" if first is None else f"none; the first row of the table is {shown(first)}"
+            got = "an empty table" if first is None else f"none; the first row of the table is {format_key(first)}"
             do = f"Check {rows.prefix_option}, or write the rows with `resnet-tpu prepare`."
             raise UserError(rows.name, got, f"rows whose keys begin with {rows.prefix}", do)
         if any(key != rows.key(i) for i, key in enumerate(keys)):

@@ -209,6 +209,6 @@ def _keys_only() -> Any:
     return filters.RowFilterChain([filters.CellsRowLimitFilter(1), filters.StripValueTransformerFilter(True)])
 
 
-def shown(key: bytes) -> str:
+def format_key(key: bytes) -> str:
     """A row's key for messages; it may be any bytes."""
     return key.decode(errors="backslashreplace")

@@ -62,16 +62,18 @@ def count_classes(data_dir: str, paths: Mapping[str, tuple[int, int] | None]) ->
     kept_file = storage.join(data_dir, _KEPT)
     names = _read(kept_file, states)
     if names is None and storage.is_remote(data_dir) and num_bytes > _MOST_REMOTE_BYTES:
-        _say_default(data_dir, f"its labels are not counted, as that would read all of its {num_bytes / 1e9:.1f} GB")
+        _warn_of_default(
+            data_dir, f"its labels are not counted, as that would read all of its {num_bytes / 1e9:.1f} GB"
+        )
         return None
     if names is None:
         names = _count(data_dir, states)
-        kept = {"files": _named(states), "names": {str(label): name for label, name in names.items()}}
+        kept = {"files": _by_file_name(states), "names": {str(label): name for label, name in names.items()}}
         keep(kept_file, ".json", checked_json.dumps(kept).encode())
     number = max(names, default=0)
     if number < 2 or min(names) < 1 or len(names) < number:
         span = f"the labels of its records, {len(names)} from {min(names)} to {number}," if names else ""
-        _say_default(data_dir, f"{span} do not tell how many there are" if span else "its records have no labels")
+        _warn_of_default(data_dir, f"{span} do not tell how many there are" if span else "its records have no labels")
         return None
     ordered = [names[label] for label in range(1, number + 1)]
     known = [name for name in ordered if name]
@@ -80,7 +82,7 @@ def count_classes(data_dir: str, paths: Mapping[str, tuple[int, int] | None]) ->
         do = f"Write {LABELS} with a class name per line: num_label_classes={number} means ImageNet's, from 0 on."
         raise UserError(f"Classes of {data_dir}", f"{number}, without names", "names for them", do)
     shown = f" ({listed(found.names, _SHOWN_CLASSES)})" if found.names else ""
-    _say(logging.INFO, f"{data_dir}: {number} classes, by the labels of its records{shown}")
+    _log_once(logging.INFO, f"{data_dir}: {number} classes, by the labels of its records{shown}")
     return found
 
 
@@ -116,20 +118,20 @@ def _read(kept_file: str, states: States) -> dict[int, str] | None:
     for _, data in kept_copies(kept_file, ".json"):
         try:
             kept = checked_json.loads(data.decode())
-            if kept["files"] == _named(states):
+            if kept["files"] == _by_file_name(states):
                 return {int(label): str(name) for label, name in kept["names"].items()}
         except (ValueError, KeyError, TypeError, AttributeError):
             continue
     return None
 
 
-def _named(states: States) -> dict[str, Any]:
+def _by_file_name(states: States) -> dict[str, Any]:
     """The states by file name alone, as JSON stores them: a folder may be moved."""
     return {path.rpartition("/")[2]: list(state) for path, state in states.items()}
 
 
-def _say_default(data_dir: str, why: str) -> None:
-    _say(
+def _warn_of_default(data_dir: str, why: str) -> None:
+    _log_once(
         logging.WARNING,
         f"{data_dir} has no {MANIFEST} and no {LABELS}, and {why}: the {DEFAULT_CLASSES} classes of ImageNet are "
         f"assumed. If that is wrong, set num_label_classes, or write {LABELS} with a class name per line.",
@@ -137,6 +139,6 @@ def _say_default(data_dir: str, why: str) -> None:
 
 
 @functools.cache
-def _say(level: int, text: str) -> None:
+def _log_once(level: int, text: str) -> None:
     """Logs a message once, however many splits are opened."""
     log.log(level, "%s", text)

@@ -18,7 +18,7 @@ def fingerprint(text: bytes) -> int:
         return _up_to_16(text)
     if length <= 32:
         return _up_to_32(text)
-    return _up_to_64(text) if length <= _BLOCK else _longer(text)
+    return _up_to_64(text) if length <= _BLOCK else _hash_long(text)
 
 
 def _up_to_16(text: bytes) -> int:
@@ -57,7 +57,7 @@ def _up_to_64(text: bytes) -> int:
     return _mix(_rotate(e + f, 43) + _rotate(g, 30) + h, e + _rotate(f + a, 18) + g, multiplier)
 
 
-def _longer(text: bytes) -> int:
+def _hash_long(text: bytes) -> int:
     """Hashes block by block; the last 64 bytes, which may overlap the block before, are weighted differently."""
     x, y = 81, 81 * _K1 + 113
     z = _shifted(y * _K2 + 113) * _K2

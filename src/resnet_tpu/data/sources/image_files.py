@@ -5,10 +5,10 @@ import logging
 from collections.abc import Sequence
 
 from resnet_tpu import storage
-from resnet_tpu.data.class_names import composed
+from resnet_tpu.data.class_names import normalize_name
 from resnet_tpu.data.findings import Finding, Kind, group_findings
 from resnet_tpu.data.folders import empty_classes, find_photos
-from resnet_tpu.data.photos import class_names_of, split_at_random, too_small
+from resnet_tpu.data.photos import class_names_of, find_small_classes, split_at_random
 from resnet_tpu.data.pixels.decode import OR_SKIP, DecodeError
 from resnet_tpu.data.pixels.pillow import IMAGE_SUFFIXES
 from resnet_tpu.data.sources.labels import UNKNOWN_LABEL, make_labels
@@ -51,7 +51,7 @@ class FolderSource:
         else:
             shares = split_at_random(found.photos)
             photos = shares[split]
-            told += too_small(shares, names, SPLITS)
+            told += find_small_classes(shares, names, SPLITS)
         _warn(data.data_dir, tuple(told))
         if not photos:
             got, add = f"none of its {len(found.photos)} images", f"Add {split} images"
@@ -95,7 +95,7 @@ class FileSource:
         """Raises UserError for a path that does not exist and for a folder without images."""
         self.class_names = list(class_names)
         self.num_classes = len(class_names)
-        self._labels = {composed(name): label for label, name in enumerate(class_names)}
+        self._labels = {normalize_name(name): label for label, name in enumerate(class_names)}
         self._paths = [file for path in paths for file in _files_of(path)]
 
     def __len__(self) -> int:
@@ -104,7 +104,7 @@ class FileSource:
     def __getitem__(self, i: int) -> Sample:
         path = self._paths[i]
         folder = storage.parent_of(storage.absolute(path)).rpartition("/")[2]
-        return Sample(_read(path), self._labels.get(composed(folder), UNKNOWN_LABEL), path)
+        return Sample(_read(path), self._labels.get(normalize_name(folder), UNKNOWN_LABEL), path)
 
     def where(self, i: int) -> str:
         """The path of image `i`."""

@@ -33,14 +33,14 @@ class Peer:
 
 
 def choose_peers(asked: str, peers: Mapping[str, Peer]) -> tuple[list[str], list[str]]:
-    """The `asked_peers` that are installed, and a line for each one left out because it is not."""
-    names = asked_peers(asked, peers)
+    """The `requested_peers` that are installed, and a line for each one left out because it is not."""
+    names = requested_peers(asked, peers)
     missing = [name for name in names if peers[name].module and not is_installed(peers[name].module)]
     notes = [f"Left out: {peers[name].title}, not installed (pip install {peers[name].package})." for name in missing]
     return [name for name in names if name not in missing], notes
 
 
-def asked_peers(asked: str, peers: Mapping[str, Peer]) -> list[str]:
+def requested_peers(asked: str, peers: Mapping[str, Peer]) -> list[str]:
     """The names of the peers to run if they are installed.
 
     asked: names separated by commas, `none`, or empty for all. Raises UserError for an unknown name, and for a named

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from resnet_tpu.data.class_names import numbered
+from resnet_tpu.data.class_names import numbers_as_names
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config
 from resnet_tpu.options.fields import numbers_in, option
@@ -42,7 +42,7 @@ def bench_serve(where: str, config: Config, options: ServeBenchOptions, command:
     """
     options.check_files()
     clients = _parse_clients(options.clients)
-    asked = [*OURS, *compare.asked_peers(options.peers, PEERS)]
+    asked = [*OURS, *compare.requested_peers(options.peers, PEERS)]
     with tempfile.TemporaryDirectory() as folder:
         photos = Path(folder, "photos")
         draw_photos(photos, _PHOTOS)
@@ -76,7 +76,7 @@ def _make_bundle(config: Config, folder: Path, photos: Path) -> str:
     """A bundle with all forms to measure; `photos` calibrate its int8 form."""
     write_photos(str(photos), folder / "records", _PHOTOS)
     config = config.replace(data_dir=str(folder / "records"), num_train_images=_PHOTOS, export_forms=",".join(OURS))
-    return make_bundle(config, folder, numbered(_CLASSES))
+    return make_bundle(config, folder, numbers_as_names(_CLASSES))
 
 
 def _reference(outputs: Outputs) -> str:

@@ -68,30 +68,30 @@ def _cells(plan: Plan) -> dict[str, str]:
         "train batch, whole and per device": (
             f"{train.batch_size:,} = {plan.devices:,} x {train.batch_per_device:,}" if train else ""
         ),
-        "largest train batch that fits": _shown(plan.largest_batch, "{:,}"),
+        "largest train batch that fits": _format(plan.largest_batch, "{:,}"),
         "memory per device, training": _used(plan, train) if train else "",
-        "train step": _shown(time and 1000 * time.total, "{:.1f} ms"),
-        "  by the compiler": _shown((time and 1000 * time.compiler) or None, "{:.1f} ms"),  # 0 on GPUs
-        "  bytes at the memory's rate": _shown(time and 1000 * time.memory, "{:.1f} ms"),
-        "  bytes at the network's rate": _shown(time and 1000 * time.network, "{:.1f} ms"),
-        "  arithmetic at the peak": _shown(time and 1000 * time.peak, "{:.1f} ms"),
+        "train step": _format(time and 1000 * time.total, "{:.1f} ms"),
+        "  by the compiler": _format((time and 1000 * time.compiler) or None, "{:.1f} ms"),  # 0 on GPUs
+        "  bytes at the memory's rate": _format(time and 1000 * time.memory, "{:.1f} ms"),
+        "  bytes at the network's rate": _format(time and 1000 * time.network, "{:.1f} ms"),
+        "  arithmetic at the peak": _format(time and 1000 * time.peak, "{:.1f} ms"),
         "bytes moved, training": f"{bytes_of(train.operations) / 1e9:.1f} GB" if train and time else "",
-        "train images/s": _shown(speed, "{:,.0f}"),
+        "train images/s": _format(speed, "{:,.0f}"),
         "  from each host": f"{hosts:,} x {speed / hosts:,.0f}" if speed else "",
         "  a host gives": f"{plan.host.most_images_per_sec:,.0f}, by {plan.host.limit}" if plan.host else "",
-        "input wait": _shown(plan.input_wait, "{:.1%}"),
-        "matrix units used": _shown(train and train.utilisation, "{:.0%}"),
-        "eval step": _shown(eval_time and 1000 * eval_time.total, "{:.1f} ms"),
-        "eval images/s": _shown(plan.eval and plan.eval.images_per_second, "{:,.0f}"),
+        "input wait": _format(plan.input_wait, "{:.1%}"),
+        "matrix units used": _format(train and train.utilisation, "{:.0%}"),
+        "eval step": _format(eval_time and 1000 * eval_time.total, "{:.1f} ms"),
+        "eval images/s": _format(plan.eval and plan.eval.images_per_second, "{:,.0f}"),
         "train images": f"{plan.train_images:,}" if train else "",
         "train steps": f"{plan.train_steps:,}" if train else "",
         "evaluations": f"{plan.evaluations:,}" if plan.evaluations else "",
-        "hours": _shown(plan.hours, "{:.2f}"),
-        "cost": _shown(plan.cost, "{:,.2f}"),
+        "hours": _format(plan.hours, "{:.2f}"),
+        "cost": _format(plan.cost, "{:,.2f}"),
     }
 
 
-def _shown(number: float | None, form: str) -> str:
+def _format(number: float | None, form: str) -> str:
     return "" if number is None else form.format(number)
 
 

@@ -104,7 +104,7 @@ def find_bundle(path: str) -> str | None:
     return None
 
 
-def _no_bundle(path: str) -> UserError:
+def _no_bundle_error(path: str) -> UserError:
     """The error for a path that is not a bundle. If there are weights, it gives the commands that make a bundle."""
     from resnet_tpu.checkpoints import (  # imports JAX, which a server with ONNX Runtime does not need
         folders,
@@ -138,7 +138,7 @@ def open_bundle(path: GivenPath) -> Bundle:
     given = expand_home(path)
     newest = newest_bundle(given)
     if newest is None:
-        raise _no_bundle(given)
+        raise _no_bundle_error(given)
     file = storage.join(newest, DESCRIPTION)
     try:
         found = checked_json.loads(storage.read_text(file))

@@ -62,7 +62,7 @@ def export_model(trained: Trained, config: Config, check: Callable[[Bundle], obj
         trained, folded, name=asked.model_name, averaged=asked.export_moving_average, warmup_batch_sizes=sizes
     )
     if not asked.export_forms:
-        _tell_left_out()
+        _report_left_out()
     forms: list[tuple[Form, Maker]] = [
         (form, functools.partial(_write_form, form, trained, folded, config)) for form in chosen_forms(asked)
     ]
@@ -110,7 +110,7 @@ def _missing_package(form: Form) -> str | None:
     return next((name for name in _PACKAGES[form] if importlib.util.find_spec(name) is None), None)
 
 
-def _tell_left_out() -> None:
+def _report_left_out() -> None:
     for form in _DEFAULT_FORMS:
         if _missing_package(form):
             log.info("Not exported as %s, which needs pip install 'resnet-tpu[%s]'", form, _EXTRAS[form])

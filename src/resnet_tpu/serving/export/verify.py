@@ -82,7 +82,7 @@ def verify(bundle: Bundle, expected: Expected) -> list[Comparison]:
     trained, source, data = expected
     reference: np.ndarray | None = None
     found = []
-    for name, run in _runs(bundle, trained):
+    for name, run in _classifiers(bundle, trained):
         timed = _Timed(run)
         logits, labels, _ = run_source(
             timed, source, data, batch_size=BATCH_SIZE, title=f"verify {name}",
@@ -96,7 +96,7 @@ def verify(bundle: Bundle, expected: Expected) -> list[Comparison]:
     return found
 
 
-def _runs(bundle: Bundle, trained: Trained) -> Iterator[tuple[str, Classifier]]:
+def _classifiers(bundle: Bundle, trained: Trained) -> Iterator[tuple[str, Classifier]]:
     """The name of each way to compute logits, the reference first."""
     yield "trained network, float32", _live(trained, "float32")
     if trained.config.model.precision != "float32":

@@ -88,9 +88,9 @@ class _BoundedProtocol(H11Protocol):
         """Restarts the time for a request and its answer. The application has less time, so that it answers first."""
         if self.deadline is not None:
             self.deadline.cancel()
-        self.deadline = self.loop.call_later(self.limits.request_timeout + 1, self._end_late)
+        self.deadline = self.loop.call_later(self.limits.request_timeout + 1, self._abort_if_busy)
 
-    def _end_late(self) -> None:
+    def _abort_if_busy(self) -> None:
         if not self._is_idle():
             self.transport.abort()
 

@@ -46,7 +46,7 @@ class Gate:
         is_answered = False
         if method == "HEAD":
             scope = {**scope, "method": "GET"}
-        app = _refused_head(scope) or self.app
+        app = _refuse_head(scope) or self.app
 
         async def receive_on() -> Message:
             nonlocal is_body_held
@@ -92,7 +92,7 @@ class Gate:
         log.info(json.dumps(entry))
 
 
-def _refused_head(scope: Scope) -> Response | None:
+def _refuse_head(scope: Scope) -> Response | None:
     """The answer to a head that is too large, or whose headers leave the length of its body ambiguous."""
     headers = scope["headers"]
     size = (

@@ -49,7 +49,7 @@ class Service:
         deadline = self._deadline()
         with self._pending.share() as share:
             body = await self._received(read_body(request, self.options.max_body, share), deadline)
-            return await self._answered(request, self._predict(request, served, body), deadline)
+            return await self._answer_by(request, self._predict(request, served, body), deadline)
 
     async def classify(self, request: Request, name: str, version: int | None = None, *, top_k: int) -> Response:
         """Answers a `:classify` request. Raises Refusal."""
@@ -60,7 +60,7 @@ class Service:
             reading = read_files(request, options.max_body, options.max_images_per_request, share)
             files = await self._received(reading, deadline)
             start = time.perf_counter()  # excludes the time that the client takes to send its photos
-            return await self._answered(request, _classify(request, name, served, files, top_k, start), deadline)
+            return await self._answer_by(request, _classify(request, name, served, files, top_k, start), deadline)
 
     def _deadline(self) -> float:
         """The time by which a request that begins now must be answered, in seconds of the event loop's clock."""
@@ -76,7 +76,7 @@ class Service:
         except ClientDisconnect:
             raise Refusal(CLIENT_GONE, "The client is gone.") from None
 
-    async def _answered(self, request: Request, working: Coroutine[Any, Any, Response], deadline: float) -> Response:
+    async def _answer_by(self, request: Request, working: Coroutine[Any, Any, Response], deadline: float) -> Response:
         """The answer of `working`, cancelled at the deadline or when the client disconnects. Raises Refusal."""
         work = asyncio.ensure_future(working)
         gone = asyncio.ensure_future(_wait_until_gone(request))
@@ -145,10 +145,10 @@ async def _logits_of(
     for result in results:
         if not isinstance(result, np.ndarray | Refusal):
             raise result
-    return [_refused_unless_finite(result, served) for result in results if isinstance(result, np.ndarray | Refusal)]
+    return [_refuse_unless_finite(result, served) for result in results if isinstance(result, np.ndarray | Refusal)]
 
 
-def _refused_unless_finite(result: np.ndarray | Refusal, served: LoadedBundle) -> np.ndarray | Refusal:
+def _refuse_unless_finite(result: np.ndarray | Refusal, served: LoadedBundle) -> np.ndarray | Refusal:
     """The result, or a refusal in place of logits that are not finite."""
     if isinstance(result, Refusal) or np.isfinite(result).all():
         return result
