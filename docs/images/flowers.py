@@ -66,7 +66,7 @@ def draw_peers(record: dict) -> Figure:
     style.add_title(figure, "Photos of ImageNet decoded for training, images/s")
     axes = figure.subplots()
     bars = axes.barh(
-        list(BARS.values()), speeds, color=[style.COLOURS[0], *[style.COLOURS[7]] * (len(BARS) - 1)], height=0.65
+        list(BARS.values()), speeds, color=[style.COLORS[0], *[style.COLORS[7]] * (len(BARS) - 1)], height=0.65
     )
     axes.bar_label(bars, [f"{speed:,.0f}" for speed in speeds], padding=4)
     axes.invert_yaxis()
@@ -77,7 +77,7 @@ def draw_peers(record: dict) -> Figure:
     note = (
         f"{machine['cores']} cores of an {machine['processor']}, {record['date']}; 224 px, bicubic; median of 3 rounds"
     )
-    axes.set_xlabel(note, loc="left", fontsize=8, color=style.GREY)
+    axes.set_xlabel(note, loc="left", fontsize=8, color=style.GRAY)
     return figure
 
 

@@ -20,7 +20,7 @@ from resnet_tpu.pruning.layers import maskable
 from resnet_tpu.pruning.outcome import UNPRUNED, Outcome, read_outcomes
 from resnet_tpu.pruning.paper import paper_curve, paper_network
 from resnet_tpu.pruning.picture import draw_curve, draw_layers
-from resnet_tpu.pruning.report import _accuracies, layer_densities, layer_rows, report_experiment, summarise
+from resnet_tpu.pruning.report import _accuracies, layer_densities, layer_rows, report_experiment, summarize
 from resnet_tpu.pruning.sizes import LayerSize, size_of
 from resnet_tpu.reports.style import write_png
 
@@ -45,34 +45,34 @@ OUTCOMES = [
 
 
 def test_seeds_are_put_together() -> None:
-    rows = summarise(OUTCOMES)
+    rows = summarize(OUTCOMES)
     assert [row.retrain for row in rows] == [UNPRUNED, "lr_rewinding", "lr_rewinding", "fine_tuning"]
     assert [row.density for row in rows] == pytest.approx([1.0, 0.8, 0.64, 0.8])
     assert (rows[1].median, rows[1].lowest, rows[1].highest, rows[1].seeds) == (0.92, 0.91, 0.93, 3)
     assert (rows[1].parameters, rows[1].multiply_adds, rows[1].checkpoint_bytes) == (800, 7201, 5000)
-    assert summarise(reversed(OUTCOMES))[-1] == rows[0]
+    assert summarize(reversed(OUTCOMES))[-1] == rows[0]
 
 
 def test_changes_are_from_the_unpruned_network() -> None:
-    changes = next(column for column in _accuracies(summarise(OUTCOMES)).columns if column.header == "change")
+    changes = next(column for column in _accuracies(summarize(OUTCOMES)).columns if column.header == "change")
     assert [*changes.cells] == ["", "+1.00", "-1.00", "-2.00"]
 
 
 def test_changes_are_from_the_unpruned_networks_of_the_same_seeds() -> None:
     first = [one for one in OUTCOMES if one.seed == 0 or one.retrain != "fine_tuning"]
-    changes = next(column for column in _accuracies(summarise(first)).columns if column.header == "change")
+    changes = next(column for column in _accuracies(summarize(first)).columns if column.header == "change")
     assert [*changes.cells] == ["", "+1.00", "-1.00", "-2.00"]
 
 
 def test_an_unpruned_network_that_two_parts_trained_counts_once() -> None:
     again = [dataclasses.replace(one, model_dir=f"other/{one.seed}") for one in OUTCOMES if one.retrain == UNPRUNED]
-    assert summarise([*OUTCOMES, *again]) == summarise(OUTCOMES)
+    assert summarize([*OUTCOMES, *again]) == summarize(OUTCOMES)
 
 
 def test_levels_of_one_method_stay_apart() -> None:
     """Every level of prune_global removes the same share of what is left: all have the same name."""
     share = [dataclasses.replace(one, method="prune_global_20") for one in OUTCOMES if one.retrain == "lr_rewinding"]
-    rows = summarise([*share, *(one for one in OUTCOMES if one.retrain == UNPRUNED)])
+    rows = summarize([*share, *(one for one in OUTCOMES if one.retrain == UNPRUNED)])
     assert [(row.density, row.seeds) for row in rows[:2]] == [(pytest.approx(0.8), 3), (pytest.approx(0.64), 3)]
     assert layer_densities(share)["lr_rewinding"] == layer_densities(OUTCOMES)["lr_rewinding"]
 
@@ -169,7 +169,7 @@ def test_what_does_not_belong_together(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("network", [None, "resnet20"])
 def test_the_curve_is_drawn(network: str | None, tmp_path: Path) -> None:
-    figure = draw_curve(summarise(OUTCOMES), network=network, pruning="iterative")
+    figure = draw_curve(summarize(OUTCOMES), network=network, pruning="iterative")
     labels = figure.axes[0].get_legend_handles_labels()[1]
     paper = "resnet20 of arXiv:2003.02389, iterative"
     of_the_paper = [f"lr_rewinding: {paper}", f"fine_tuning: {paper}"] if network else []
@@ -205,7 +205,7 @@ def test_a_layer_of_which_nothing_is_left_is_a_cross(tmp_path: Path) -> None:
 
 def test_densities_on_the_axis_are_not_rounded_away(tmp_path: Path) -> None:
     pruned = [outcome(0, "lr_rewinding", f"density_{100 * density:g}", density, 0.9) for density in (0.125, 0.004)]
-    figure = draw_curve(summarise([OUTCOMES[0], *pruned]), network=None, pruning="one_shot")
+    figure = draw_curve(summarize([OUTCOMES[0], *pruned]), network=None, pruning="one_shot")
     write_png(figure, str(tmp_path / "curve.png"))
     assert [label.get_text() for label in figure.axes[0].get_xticklabels()] == ["100%", "12.5%", "0.4%"]
 

@@ -100,7 +100,7 @@ def _card(name: str, config: Config, class_names: Sequence[str], num_parameters:
     shown = ", ".join(class_names[:_SHOWN_CLASSES])
     rest = f" and {len(class_names) - _SHOWN_CLASSES} more, in config.json" if class_names[_SHOWN_CLASSES:] else ""
     resize = f"{data.resize_method}, the central {100 * data.crop_pct:.4g} %"
-    colours = f"mean {_numbers(model.mean_rgb)}, std {_numbers(model.stddev_rgb)}"
+    colors = f"mean {_numbers(model.mean_rgb)}, std {_numbers(model.stddev_rgb)}"
     differs = model.pool_padding == "same" and not model.replace_stem_max_pool
     padding = "Its max-pool was trained with TensorFlow's padding, which PyTorch lacks: logits differ a little.\n"
     own_way = data.eval_preprocessing == "tf"
@@ -112,7 +112,7 @@ def _card(name: str, config: Config, class_names: Sequence[str], num_parameters:
             *([f"| right on its validation images | {top_1:.1%} |"] if top_1 is not None else []),
             f"| parameters | {num_parameters:,} |",
             f"| images | {data.image_size}×{data.image_size} px, {resize} |",
-            f"| colours | {colours} |",
+            f"| colours | {colors} |",
             f"| trained from | {model.weights_origin or 'not stated'} |",
             f"| licence | {model.weights_licence or 'not stated'} |",
             "", *([padding] if differs else []), *([resizing] if own_way else []), "```python", "import timm", "",

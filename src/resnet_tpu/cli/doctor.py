@@ -14,7 +14,7 @@ from resnet_tpu.reports.console import make_console
 if TYPE_CHECKING:
     from resnet_tpu.cli.machine_checks import Check
 
-_COLOURS = {"ok": "green", "missing": "yellow", "broken": "red"}
+_COLORS = {"ok": "green", "missing": "yellow", "broken": "red"}
 
 
 @dataclass(frozen=True)
@@ -56,5 +56,5 @@ def _print(checks: Sequence["Check"]) -> None:
         table.add_row(f"[bold]{topic}[/]")
         for check in group:
             found = "\n".join(filter(None, (check.found, check.do)))
-            table.add_row(f"  {escape(check.name)}", f"[{_COLOURS[check.state]}]{check.state}[/]", escape(found))
+            table.add_row(f"  {escape(check.name)}", f"[{_COLORS[check.state]}]{check.state}[/]", escape(found))
     make_console().print(table)

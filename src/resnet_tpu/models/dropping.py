@@ -54,7 +54,7 @@ def _squares(seeds: jax.Array, block: int, dtype: DTypeLike) -> jax.Array:
     """1 in the square around each seed whose whole square fits on the map, else 0."""
     width = seeds.shape[1]
     fits = (jnp.arange(width) >= block // 2) & (jnp.arange(width) < width - (block - 1) // 2)
-    centres = (seeds & fits[:, None, None] & fits[:, None]).astype(dtype)
+    centers = (seeds & fits[:, None, None] & fits[:, None]).astype(dtype)
     # SAME puts the smaller half of an even window first; seen from a seed, its square reaches block//2 back
-    rows = jax.lax.reduce_window(centres, -jnp.inf, jax.lax.max, (1, block, 1, 1), (1, 1, 1, 1), "SAME")
+    rows = jax.lax.reduce_window(centers, -jnp.inf, jax.lax.max, (1, block, 1, 1), (1, 1, 1, 1), "SAME")
     return jax.lax.reduce_window(rows, -jnp.inf, jax.lax.max, (1, 1, block, 1), (1, 1, 1, 1), "SAME")

@@ -18,7 +18,7 @@ def check_options(config: Config) -> None:
     _check_images(config.data)
     _check_input(config.data)
     _check_stem(config.model)
-    _check_colours(config.model)
+    _check_colors(config.model)
     _check_optimizer(config.optimizer)
     _check_average(config)
     _check_accumulation(config.optimizer.gradient_accumulation_steps, config.train.train_batch_size)
@@ -63,7 +63,7 @@ def _check_stem(model: ModelConfig) -> None:
         raise UserError("stem", got, expected, "Set stem=auto, or choose another depth.")
 
 
-def _check_colours(model: ModelConfig) -> None:
+def _check_colors(model: ModelConfig) -> None:
     do = "Colours are from 0 to 1 here: divide values measured from 0 to 255 by 255."
     if min(model.mean_rgb) < 0 or max(model.mean_rgb) > 1:
         raise UserError("mean_rgb", model.mean_rgb, "three numbers from 0 to 1", do)

@@ -10,7 +10,7 @@ from matplotlib.ticker import FixedLocator, LogLocator, NullLocator
 from resnet_tpu.pruning.outcome import UNPRUNED
 from resnet_tpu.pruning.paper import paper_curve
 from resnet_tpu.pruning.report import Row
-from resnet_tpu.reports.style import COLOURS, GREY, MARKERS, STYLE, add_title
+from resnet_tpu.reports.style import COLORS, GRAY, MARKERS, STYLE, add_title
 
 
 @mpl.rc_context(STYLE)
@@ -22,19 +22,19 @@ def draw_curve(rows: Sequence[Row], *, network: str | None, pruning: str) -> Fig
     figure = Figure(figsize=(9, 5.2), layout="constrained")
     axes = figure.subplots()
     unpruned = next(row for row in rows if row.retrain == UNPRUNED)
-    axes.axhline(0, color=GREY, linewidth=1)
-    axes.plot(unpruned.density, 0, "o", color=GREY)
+    axes.axhline(0, color=GRAY, linewidth=1)
+    axes.plot(unpruned.density, 0, "o", color=GRAY)
     retrains = dict.fromkeys(row.retrain for row in rows if row is not unpruned)
-    for colour, marker, retrain in zip(COLOURS, MARKERS, retrains, strict=False):
+    for color, marker, retrain in zip(COLORS, MARKERS, retrains, strict=False):
         own = [row for row in rows if row.retrain == retrain]
         densities = [row.density for row in own]
         medians = [row.median - row.unpruned for row in own]
-        axes.plot(densities, medians, "-", marker=marker, color=colour, label=retrain)
+        axes.plot(densities, medians, "-", marker=marker, color=color, label=retrain)
         lowest = [row.lowest - row.unpruned for row in own]
         highest = [row.highest - row.unpruned for row in own]
-        axes.fill_between(densities, lowest, highest, color=colour, alpha=0.15, linewidth=0)
+        axes.fill_between(densities, lowest, highest, color=color, alpha=0.15, linewidth=0)
         if network:
-            _draw_paper(axes, network, pruning, retrain, colour, marker)
+            _draw_paper(axes, network, pruning, retrain, color, marker)
     axes.set(xscale="log", xlabel="weights kept (log scale)", ylabel="top-1 accuracy minus unpruned, points")
     ticks = sorted({float(f"{row.density:.3g}") for row in rows}, reverse=True)  # the same for all re-trainings
     axes.xaxis.set_major_locator(FixedLocator(ticks[:: max(1, len(ticks) // 10)]))
@@ -75,11 +75,11 @@ def draw_layers(densities: Mapping[str, Sequence[Sequence[float]]], layers: Sequ
     return figure
 
 
-def _draw_paper(axes: Axes, network: str, pruning: str, retrain: str, colour: str, marker: str) -> None:
+def _draw_paper(axes: Axes, network: str, pruning: str, retrain: str, color: str, marker: str) -> None:
     points = paper_curve(network, pruning, retrain)
     if points:
         base = paper_curve(network, UNPRUNED, UNPRUNED)[0].median
         label = f"{retrain}: {network} of arXiv:2003.02389, {pruning.replace('_', '-')}"
         shown = [(point.density, point.median - base) for point in points]
         hollow = {"marker": marker, "markersize": 4, "markerfacecolor": "white"}
-        axes.plot(*zip(*shown, strict=True), "--", color=colour, linewidth=1.2, label=label, **hollow)
+        axes.plot(*zip(*shown, strict=True), "--", color=color, linewidth=1.2, label=label, **hollow)

@@ -46,7 +46,7 @@ class Row:
     unpruned: float
 
 
-def summarise(outcomes: Iterable[Outcome]) -> list[Row]:
+def summarize(outcomes: Iterable[Outcome]) -> list[Row]:
     """A row for each level of each re-training: re-trainings in the order of the outcomes, the densest level first."""
     groups = _groups(outcomes)
     unpruned = {outcome.seed: outcome.top_1_accuracy for group in groups for outcome in group if _is_unpruned(outcome)}
@@ -121,7 +121,7 @@ def report_experiment(outcomes: Sequence[Outcome], output_dir: str, network: str
     from resnet_tpu.pruning.picture import draw_curve, draw_layers  # matplotlib takes a while to load
     from resnet_tpu.reports.style import write_png
 
-    pruning, rows = _check_one_curve(outcomes), summarise(outcomes)
+    pruning, rows = _check_one_curve(outcomes), summarize(outcomes)
     if left := earlier_phases(output_dir, outcomes):
         names = listed(left, _MOST_NAMED)
         do = "Name all levels in one call, or give each call an --output_dir of its own and --combine them."

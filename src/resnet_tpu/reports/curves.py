@@ -11,7 +11,7 @@ from matplotlib.ticker import PercentFormatter
 
 from resnet_tpu.errors import UserError
 from resnet_tpu.reports.results import Result, best_results
-from resnet_tpu.reports.style import COLOURS, DASHES, GREY, MARKERS, STYLE, Picture, add_title, count_axis, shorten
+from resnet_tpu.reports.style import COLORS, DASHES, GRAY, MARKERS, STYLE, Picture, add_title, count_axis, shorten
 
 _MAX_POINTS = 1500  # of a curve; more points are averaged, because they would be less than a pixel apart
 
@@ -34,7 +34,7 @@ def draw_training(rows: Sequence[dict[str, Any]]) -> Picture:
     for axes, drawer in zip(grid, panels, strict=True):
         drawer(axes, rows)
         if not axes.lines:  # the losses are not finite
-            axes.text(0.5, 0.5, "no finite values", color=GREY, ha="center", transform=axes.transAxes)
+            axes.text(0.5, 0.5, "no finite values", color=GRAY, ha="center", transform=axes.transAxes)
     count_axis(grid[-1].xaxis)
     grid[-1].set_xlabel("step")
     _add_epochs(grid[0], rows)
@@ -53,12 +53,12 @@ def draw_results(rows: Sequence[Result], metric: str) -> Picture:
         own = [row for row in rows if row.model_dir == model_dir]
         label = shorten(f"./{model_dir}" if model_dir.startswith("_") else model_dir, 70)  # a legend omits _names
         # when colours repeat, dashes differ
-        dash, colour = DASHES[(i + i // len(COLOURS)) % len(DASHES)], COLOURS[i % len(COLOURS)]
+        dash, color = DASHES[(i + i // len(COLORS)) % len(DASHES)], COLORS[i % len(COLORS)]
         if top := best.get(model_dir):
-            axes.plot(top.step, top.value, "*", color=colour, markersize=15, markeredgecolor="white", zorder=3)
+            axes.plot(top.step, top.value, "*", color=color, markersize=15, markeredgecolor="white", zorder=3)
             label += f" (best {_value(metric, top.value)} at step {top.step:,})"
         steps, values = [row.step for row in own], [row.value for row in own]
-        axes.plot(steps, values, dash, color=colour, label=label, **_dots(len(own), MARKERS[i % len(MARKERS)]))
+        axes.plot(steps, values, dash, color=color, label=label, **_dots(len(own), MARKERS[i % len(MARKERS)]))
     if "accuracy" in metric:
         axes.yaxis.set_major_formatter(PercentFormatter(1))
     count_axis(axes.xaxis)
@@ -94,11 +94,11 @@ def _smooth(values: np.ndarray) -> np.ndarray:
     return np.convolve(values, window, "same") / np.convolve(np.ones(len(values)), window, "same")
 
 
-def _draw_train_curve(axes: Axes, rows: Sequence[dict[str, Any]], name: str, colour: str, label: str) -> np.ndarray:
+def _draw_train_curve(axes: Axes, rows: Sequence[dict[str, Any]], name: str, color: str, label: str) -> np.ndarray:
     steps, values = _series(rows, "train", name)
     if len(values):
-        axes.plot(steps, values, color=colour, alpha=0.25, linewidth=1)
-        axes.plot(steps, _smooth(values), color=colour, label=label, **_dots(len(values)))
+        axes.plot(steps, values, color=color, alpha=0.25, linewidth=1)
+        axes.plot(steps, _smooth(values), color=color, label=label, **_dots(len(values)))
     return values
 
 
@@ -109,25 +109,25 @@ def _add_legend(axes: Axes) -> None:
 
 def _draw_accuracy(axes: Axes, rows: Sequence[dict[str, Any]]) -> None:
     _draw_train_curve(axes, rows, "top_1_accuracy", "#98a2ad", "training top-1")
-    curves = (("top_5_accuracy", "top-5", COLOURS[2], ":", "^"), ("top_1_accuracy", "top-1", COLOURS[0], "--", "s"))
-    for name, label, colour, dash, marker in curves:
+    curves = (("top_5_accuracy", "top-5", COLORS[2], ":", "^"), ("top_1_accuracy", "top-1", COLORS[0], "--", "s"))
+    for name, label, color, dash, marker in curves:
         steps, values = _series(rows, "eval", name)
         if not len(values) or (name == "top_5_accuracy" and values.min() == 1):  # as with up to five classes
             continue
         best = values.argmax()
         text = f"validation {label} (best {values[best]:.2%} at step {steps[best]:,.0f})"
-        axes.plot(steps, values, dash, color=colour, label=text, **_dots(len(values), marker))
-        axes.plot(steps[best], values[best], "*", color=colour, markersize=13, markeredgecolor="white", zorder=3)
+        axes.plot(steps, values, dash, color=color, label=text, **_dots(len(values), marker))
+        axes.plot(steps[best], values[best], "*", color=color, markersize=13, markeredgecolor="white", zorder=3)
     axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     axes.set(ylabel="accuracy", ylim=(0, 1.03))
     _add_legend(axes)
 
 
 def _draw_loss(axes: Axes, rows: Sequence[dict[str, Any]]) -> None:
-    train = _draw_train_curve(axes, rows, "loss", COLOURS[1], "training")
+    train = _draw_train_curve(axes, rows, "loss", COLORS[1], "training")
     steps, values = _series(rows, "eval", "loss")
     if len(values):
-        axes.plot(steps, values, "--", color=COLOURS[0], label="validation", **_dots(len(values), "s"))
+        axes.plot(steps, values, "--", color=COLORS[0], label="validation", **_dots(len(values), "s"))
     # the losses of the first steps may be far above all others
     tops = [np.percentile(part, percent) for part, percent in ((train, 99), (values, 95)) if len(part)]
     lows = [part.min() for part in (train, values) if len(part)]
@@ -140,7 +140,7 @@ def _draw_loss(axes: Axes, rows: Sequence[dict[str, Any]]) -> None:
 
 def _draw_learning_rate(axes: Axes, rows: Sequence[dict[str, Any]]) -> None:
     steps, values = _series(rows, "train", "learning_rate")
-    axes.plot(steps, values, color=COLOURS[3], **_dots(len(values)))
+    axes.plot(steps, values, color=COLORS[3], **_dots(len(values)))
     axes.set_ylabel("learning rate")
     axes.set_ylim(bottom=0)
 

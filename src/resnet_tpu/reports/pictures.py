@@ -13,7 +13,7 @@ from matplotlib.transforms import Bbox, TransformedBbox
 
 from resnet_tpu.data.pixels.decode import DecodeError, decode
 from resnet_tpu.reports.predictions import Mistake
-from resnet_tpu.reports.style import COLOURS, DARK, GREY, LIGHT, STYLE, Picture, count_axis, shorten
+from resnet_tpu.reports.style import COLORS, DARK, GRAY, LIGHT, STYLE, Picture, count_axis, shorten
 
 _WRONG = "#b3261e"
 _MAX_CELLS_WITH_COUNTS = 25
@@ -83,12 +83,12 @@ def draw_mistakes(
         lines = (
             (f"{mistake.probability:.0%}  {shorten(mistake.predicted, 24)}", _WRONG, 8),
             (f"true: {shorten(mistake.true, 24)}", DARK, 8),
-            (shorten(mistake.name, 34), GREY, 6),
+            (shorten(mistake.name, 34), GRAY, 6),
         )
         own = TransformedBbox(Bbox([[0, -0.3], [1.05, 0]]), axes.transAxes)
-        for line, (text, colour, size) in enumerate(lines):
+        for line, (text, color, size) in enumerate(lines):
             y = -0.03 - 0.075 * line
-            written = axes.text(0, y, text, color=colour, fontsize=size, va="top", transform=axes.transAxes)
+            written = axes.text(0, y, text, color=color, fontsize=size, va="top", transform=axes.transAxes)
             written.set(clip_path=None, clip_box=own, clip_on=True)  # so that it does not cover the next image's
     return figure
 
@@ -127,9 +127,9 @@ def _write_counts(axes: Axes, matrix: np.ndarray, fractions: np.ndarray) -> None
         axes.axvline(i - 0.5, color="white", linewidth=1.5)
     size = 10 if len(matrix) <= 12 else 8
     for true, predicted in np.argwhere(matrix).tolist():
-        colour = "white" if fractions[true, predicted] > 0.55 else DARK
+        color = "white" if fractions[true, predicted] > 0.55 else DARK
         text = f"{matrix[true, predicted]:,}"
-        axes.text(predicted, true, text, ha="center", va="center", color=colour, fontsize=size)
+        axes.text(predicted, true, text, ha="center", va="center", color=color, fontsize=size)
 
 
 def _list_confusions(axes: Axes, matrix: np.ndarray, class_names: Sequence[str]) -> None:
@@ -139,12 +139,12 @@ def _list_confusions(axes: Axes, matrix: np.ndarray, class_names: Sequence[str])
     axes.set_axis_off()
     axes.set_title("Most frequent confusions" if pairs else "No confusions")
     counts = [int(errors[pair]) for pair in pairs]
-    axes.barh(range(len(pairs)), counts, height=0.22, color=COLOURS[1])
+    axes.barh(range(len(pairs)), counts, height=0.22, color=COLORS[1])
     for row, ((true, predicted), number) in enumerate(zip(pairs, counts, strict=True)):
         text = f"{shorten(class_names[true], 24)} → {shorten(class_names[predicted], 24)}"
         axes.text(0, row - 0.22, text, fontsize=8.5, va="bottom")
         of_class = f"  {number:,} of {int(matrix[true].sum()):,}"
-        axes.text(number, row, of_class, fontsize=8.5, va="center", color=GREY)
+        axes.text(number, row, of_class, fontsize=8.5, va="center", color=GRAY)
     axes.set(ylim=(_MAX_CONFUSIONS - 0.4, -0.8), xlim=(0, 1.35 * max(counts, default=1)))
 
 

@@ -18,10 +18,10 @@ from resnet_tpu import storage
 
 log = logging.getLogger(__name__)
 
-COLOURS = ("#0b62c4", "#d9480f", "#16803c", "#8b3fc7", "#b8860b", "#0e8a9c", "#c2255c", "#5c6370")
+COLORS = ("#0b62c4", "#d9480f", "#16803c", "#8b3fc7", "#b8860b", "#0e8a9c", "#c2255c", "#5c6370")
 # used together with colours, for colour-blind readers and for print
 DASHES, MARKERS = ("-", "--", ":", "-."), ("o", "s", "^", "D", "v", "P", "X", "<")
-DARK, GREY, LIGHT = "#1f2328", "#656d76", "#e4e7eb"
+DARK, GRAY, LIGHT = "#1f2328", "#656d76", "#e4e7eb"
 # for class names in other scripts: the installed ones are used for letters that the first font lacks
 _OTHER_FONTS = {
     "Noto Sans CJK SC", "Noto Sans CJK JP", "WenQuanYi Zen Hei", "Microsoft YaHei", "PingFang SC", "Malgun Gothic",
@@ -37,14 +37,14 @@ STYLE: dict[Any, Any] = {
     "axes.titlesize": 12,
     "axes.titleweight": "bold",
     "axes.titlelocation": "left",
-    "axes.edgecolor": GREY,
+    "axes.edgecolor": GRAY,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
     "axes.axisbelow": True,
     "grid.color": LIGHT,
-    "xtick.color": GREY,
-    "ytick.color": GREY,
+    "xtick.color": GRAY,
+    "ytick.color": GRAY,
     "xtick.labelcolor": DARK,
     "ytick.labelcolor": DARK,
     "legend.framealpha": 0.85,  # a curve may run behind it

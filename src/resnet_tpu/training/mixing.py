@@ -15,7 +15,7 @@ def mix(batch: DeviceBatch, key: jax.Array, config: OptimizerConfig) -> DeviceBa
     Beta(alpha, alpha); if both mixup_alpha and cutmix_alpha are set, a coin flip decides between the two.
     Sources: mixup arXiv:1710.09412, section 2; cutmix arXiv:1905.04899, equations 1 and 2.
     """
-    coin, draw, centre = jax.random.split(key, 3)
+    coin, draw, center = jax.random.split(key, 3)
     image = batch["image"]
     other = image[::-1]
     if config.mixup_alpha and config.cutmix_alpha:
@@ -24,7 +24,7 @@ def mix(batch: DeviceBatch, key: jax.Array, config: OptimizerConfig) -> DeviceBa
         is_mixup = jnp.bool_(config.mixup_alpha > 0)
     mixed, fraction = image, jnp.float32(1)
     if config.cutmix_alpha:
-        mixed, fraction = _paste(image, other, jax.random.beta(draw, config.cutmix_alpha, config.cutmix_alpha), centre)
+        mixed, fraction = _paste(image, other, jax.random.beta(draw, config.cutmix_alpha, config.cutmix_alpha), center)
     if config.mixup_alpha:
         blend = jax.random.beta(draw, config.mixup_alpha, config.mixup_alpha)
         blended = blend * image.astype(jnp.float32) + (1 - blend) * other.astype(jnp.float32)

@@ -38,7 +38,7 @@ KEPT = 4
 
 def normalize(images: jax.Array, model: ModelConfig) -> jax.Array:
     """Pixels 0..255 of any type -> float32, minus `mean_rgb`, divided by `stddev_rgb`."""
-    mean, std = (jnp.asarray([255 * value for value in colours]) for colours in (model.mean_rgb, model.stddev_rgb))
+    mean, std = (jnp.asarray([255 * value for value in colors]) for colors in (model.mean_rgb, model.stddev_rgb))
     return (images.astype(jnp.float32) - mean) / std
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from resnet_tpu.errors import UserError
 from resnet_tpu.performance.profiling.labels import Label, read_labels
-from resnet_tpu.performance.profiling.summary import intersect, own_times, summarise, union
+from resnet_tpu.performance.profiling.summary import intersect, own_times, summarize, union
 from resnet_tpu.performance.profiling.trace import Event, Span, Trace, find_trace, read_trace
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -71,7 +71,7 @@ def test_a_trace_of_a_device_is_read(tmp_path: Path, device: str, operation: str
     work = " ".join(event(1, 10 * n + 4, 4, operation=operation) for n in range(3))
     path = write(tmp_path, HOST % STEPS + device % work)
     assert find_trace(str(tmp_path)) == path
-    found = summarise(read_trace(path), {name: Label("convolution", "stem", "forward")})
+    found = summarize(read_trace(path), {name: Label("convolution", "stem", "forward")})
     assert (found.num_steps, found.num_devices) == (2, 1)
     times = (found.mean_ms, found.median_ms, found.compute_ms, found.input_wait_ms, found.other_idle_ms)
     assert times == pytest.approx((10, 10, 4, 3, 3))
@@ -82,19 +82,19 @@ def test_a_trace_of_a_device_is_read(tmp_path: Path, device: str, operation: str
 
 def test_without_labels_operation_names_are_used(tmp_path: Path) -> None:
     path = write(tmp_path, HOST % STEPS + TPU % " ".join(event(1, 10 * n, 4) for n in range(3)))
-    assert list(summarise(read_trace(path), {}).kinds()) == ["convolution"]
+    assert list(summarize(read_trace(path), {}).kinds()) == ["convolution"]
 
 
 def test_waits_under_a_busy_device_cost_nothing(tmp_path: Path) -> None:
     path = write(tmp_path, HOST % STEPS + TPU % event(1, 0, 30))
-    found = summarise(read_trace(path), {})
+    found = summarize(read_trace(path), {})
     assert (found.input_wait_share, found.compute_ms) == (0, pytest.approx(10))
 
 
 @pytest.mark.parametrize("pipeline", ["basic", "optimized"])
 def test_the_examples_show_what_the_docs_say(pipeline: str) -> None:
     path = find_trace(str(EXAMPLES / pipeline))
-    found = summarise(read_trace(path), read_labels(str(Path(path).parent)))
+    found = summarize(read_trace(path), read_labels(str(Path(path).parent)))
     assert {"stem", "group4/block2"} < {operation.label.layer for operation in found.operations}
     assert re.search(rf"`(input_pipeline=)?{pipeline}`[^`]* {100 * found.input_wait_share:.1f} %", PAGE)
 
@@ -106,7 +106,7 @@ def test_what_is_no_trace_of_a_training_is_refused(tmp_path: Path) -> None:
         read_trace(write(tmp_path, HOST % ""))
     single = Trace((Span(0, 1),), (), (), {})
     with pytest.raises(UserError, match="at least two"):
-        summarise(single, {})
+        summarize(single, {})
     (tmp_path / "a.xplane.pb").write_bytes(b"no trace")
     with pytest.raises(UserError, match="a file of JAX's profiler"):
         read_trace(str(tmp_path / "a.xplane.pb"))

@@ -121,8 +121,8 @@ def decode(encoded: bytes, header: Header, rows: int | None = None) -> np.ndarra
         raise ValueError(f"{image.shape[1]} x {image.shape[0]} pixels instead of {header.width} x {decoded_height}")
     if header.components != 4:
         return image
-    colours = np.empty((*image.shape[:2], 3), np.uint8)
+    colors = np.empty((*image.shape[:2], 3), np.uint8)
     for y, row in enumerate(image):  # the whole image in 16 bits would take 20 bytes a pixel
         inks = (row if header.is_adobe else 255 - row).astype(np.uint16)
-        colours[y] = inks[:, :3] * inks[:, 3:] // 255
-    return colours
+        colors[y] = inks[:, :3] * inks[:, 3:] // 255
+    return colors

@@ -39,7 +39,7 @@ FILL = 128
 
 _PART = 1 << 14
 _LEVELS = np.arange(256, dtype=np.uint8)
-_GREY_WEIGHTS = (np.float32(0.2989), np.float32(0.5870), np.float32(0.1140))
+_GRAY_WEIGHTS = (np.float32(0.2989), np.float32(0.5870), np.float32(0.1140))
 _Row = tuple[float | np.floating, float | np.floating, float | np.floating]
 _BELOW_HALF = np.nextafter(np.float32(0.5), np.float32(0))
 
@@ -83,7 +83,7 @@ def brightness(image: np.ndarray, factor: float) -> np.ndarray:
 
 def contrast(image: np.ndarray, factor: float) -> np.ndarray:
     """The image blended with the mean of its grey levels."""
-    return _blend_with_level(int(_grey(image).mean() + 0.5), image, factor)
+    return _blend_with_level(int(_gray(image).mean() + 0.5), image, factor)
 
 
 def contrast_by_size(image: np.ndarray, factor: float) -> np.ndarray:
@@ -135,7 +135,7 @@ def color(image: np.ndarray, factor: float) -> np.ndarray:
     """The image blended with its grey version."""
     if library := _library_for(image):
         return library.color(image, factor)
-    return _blend(cv2.cvtColor(_grey(image), cv2.COLOR_GRAY2RGB), image, factor)
+    return _blend(cv2.cvtColor(_gray(image), cv2.COLOR_GRAY2RGB), image, factor)
 
 
 def sharpness(image: np.ndarray, factor: float) -> np.ndarray:
@@ -164,17 +164,17 @@ def _to_uint8(values: np.ndarray) -> np.ndarray:
     return values.clip(0, 255, out=values).astype(np.uint8)
 
 
-def _grey(image: np.ndarray) -> np.ndarray:
+def _gray(image: np.ndarray) -> np.ndarray:
     """uint8 [h, w], equal to `tf.image.rgb_to_grayscale` for every colour."""
-    grey = np.empty(image.shape[:2], np.uint8)
-    flat_grey, channels = grey.reshape(-1), [channel.reshape(-1) for channel in cv2.split(image)]
-    for part in _parts(grey.size):
+    gray = np.empty(image.shape[:2], np.uint8)
+    flat_gray, channels = gray.reshape(-1), [channel.reshape(-1) for channel in cv2.split(image)]
+    for part in _parts(gray.size):
         red, green, blue = (
             channel[part] * np.float32(1 / 255) * weight
-            for channel, weight in zip(channels, _GREY_WEIGHTS, strict=True)
+            for channel, weight in zip(channels, _GRAY_WEIGHTS, strict=True)
         )
-        flat_grey[part] = (red + green + blue) * np.float32(255.5)
-    return grey
+        flat_gray[part] = (red + green + blue) * np.float32(255.5)
+    return gray
 
 
 def _smooth(image: np.ndarray) -> np.ndarray:

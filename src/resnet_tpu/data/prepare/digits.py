@@ -35,8 +35,8 @@ def write_digits(folder: GivenPath) -> None:
     for name in classes:
         (Path(folder) / name).mkdir(parents=True, exist_ok=True)
     for number, (scan, digit) in enumerate(zip(scans.reshape(-1, 8, 8), digits, strict=True)):
-        grey = np.clip(255 - scan * (255 / 16), 0, 255).astype(np.uint8)  # ink 0..16 to black on white
-        image = cv2.resize(grey, (DIGIT_PX, DIGIT_PX), interpolation=cv2.INTER_CUBIC)
+        gray = np.clip(255 - scan * (255 / 16), 0, 255).astype(np.uint8)  # ink 0..16 to black on white
+        image = cv2.resize(gray, (DIGIT_PX, DIGIT_PX), interpolation=cv2.INTER_CUBIC)
         path = Path(folder) / str(digit) / f"{number:04d}.jpg"
         if not path.exists():
             partial = path.with_suffix(".partial")  # so that a killed demo leaves no half-written digit

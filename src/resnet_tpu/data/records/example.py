@@ -48,7 +48,7 @@ _LONGEST_HEAD = 11  # bytes of a tag and the size after it
 
 
 def encode_example(features: Mapping[str, Feature]) -> bytes:
-    """The serialized Example of `features`; equal features give equal bytes, whatever their order.
+    """The serialised Example of `features`; equal features give equal bytes, whatever their order.
 
     A value is one element or a sequence of one kind. Text becomes UTF-8; file names not in UTF-8 keep their bytes.
     Raises TypeError for a value that is neither bytes, text nor numbers, ValueError for a number beyond 64 bits.
@@ -73,7 +73,7 @@ def encode_example(features: Mapping[str, Feature]) -> bytes:
 
 
 def decode_example(serialized: bytes) -> dict[str, list[bytes] | list[int] | list[float]]:
-    """Every feature of a serialized Example; a feature without values is an empty list.
+    """Every feature of a serialised Example; a feature without values is an empty list.
 
     Raises UserError when the bytes are not an Example.
     """
@@ -90,7 +90,7 @@ class ImageExample(NamedTuple):
 
 
 def parse_image_example(serialized: bytes) -> ImageExample:
-    """The image, label and names of a serialized Example; all are optional, and unknown features are ignored.
+    """The image, label and names of a serialised Example; all are optional, and unknown features are ignored.
 
     Raises UserError when the bytes are not an Example, or one of these features has another type or several values.
     """
@@ -98,7 +98,7 @@ def parse_image_example(serialized: bytes) -> ImageExample:
 
 
 def read_label(file: IO[bytes], start: int, length: int) -> tuple[int, str]:
-    """Label and class name of a serialized Example in a file, as by `parse_image_example`, without reading its image.
+    """Label and class name of a serialised Example in a file, as by `parse_image_example`, without reading its image.
 
     Raises UserError in the same cases.
     """

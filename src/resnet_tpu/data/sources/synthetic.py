@@ -51,14 +51,14 @@ class NoiseSource(_MadeUp):
         label = i % self.num_classes
         rng = np.random.Generator(np.random.Philox(key=[self._split, i]))
         noise = rng.integers(0, 128, self._shape, np.uint8)
-        return Sample(noise + _colour(label), label, self.where(i))
+        return Sample(noise + _color(label), label, self.where(i))
 
     def where(self, i: int) -> str:
         """A name for image `i`."""
         return f"noise {i}"
 
 
-def _colour(label: int) -> np.ndarray:
+def _color(label: int) -> np.ndarray:
     """The colour of a class, uint8 [3] up to 127: the classes fill the colour cube evenly (Roberts' R3 sequence)."""
     steps = np.array([0.8191725134, 0.6710436067, 0.5497004779])
     return ((0.5 + label * steps) % 1 * 128).astype(np.uint8)

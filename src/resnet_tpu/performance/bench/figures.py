@@ -68,13 +68,13 @@ def write_bars(path: str, title: str, bars: Sequence[Bar], unit: str) -> None:
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
-    from resnet_tpu.reports.style import COLOURS, GREY, STYLE, add_title, write_png
+    from resnet_tpu.reports.style import COLORS, GRAY, STYLE, add_title, write_png
 
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(9, 1.4 + 0.42 * len(bars)), layout="constrained")
         axes = figure.subplots()
         drawn = axes.barh(
-            range(len(bars)), [bar.value for bar in bars], color=[COLOURS[0] if bar.is_ours else GREY for bar in bars]
+            range(len(bars)), [bar.value for bar in bars], color=[COLORS[0] if bar.is_ours else GRAY for bar in bars]
         )
         axes.bar_label(drawn, [bar.text for bar in bars], padding=4)
         axes.set_yticks(range(len(bars)), [bar.name for bar in bars])

@@ -154,7 +154,7 @@ def put(array: np.ndarray | torch.Tensor) -> torch.Tensor:
 
 def normalize(images: torch.Tensor) -> torch.Tensor:
     """uint8 [n, s, s, 3] -> float32 [n, 3, s, s] in channels_last memory, of mean 0 and std 1 over ImageNet."""
-    mean, std = (torch.tensor(colours, device=images.device) for colours in (MEAN_RGB, STDDEV_RGB))
+    mean, std = (torch.tensor(colors, device=images.device) for colors in (MEAN_RGB, STDDEV_RGB))
     return images.float().sub_(mean).div_(std).permute(0, 3, 1, 2)
 
 

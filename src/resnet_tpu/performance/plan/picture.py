@@ -11,7 +11,7 @@ from resnet_tpu.performance.plan.generations import GIB
 from resnet_tpu.performance.plan.memory import Memory
 from resnet_tpu.performance.plan.plan import Plan, Step
 from resnet_tpu.performance.plan.table import label_of
-from resnet_tpu.reports.style import COLOURS, GREY, STYLE, add_title
+from resnet_tpu.reports.style import COLORS, GRAY, STYLE, add_title
 
 _KINDS = [field.name for field in dataclasses.fields(Memory)]
 
@@ -52,7 +52,7 @@ def _step(plan: Plan) -> Step:
 
 
 def _bars(axes: Axes, values: Sequence[float | None], form: str) -> None:
-    bars = axes.barh(range(len(values)), [number or 0 for number in values], color=COLOURS[0], height=0.62)
+    bars = axes.barh(range(len(values)), [number or 0 for number in values], color=COLORS[0], height=0.62)
     labels = ["does not fit" if number is None else form.format(number) for number in values]
     axes.bar_label(bars, labels, padding=4)
     axes.set_xticks([])  # the bars show their values
@@ -62,14 +62,14 @@ def _bars(axes: Axes, values: Sequence[float | None], form: str) -> None:
 def _draw_memory(axes: Axes, plans: Sequence[Plan]) -> None:
     """Stacks the kinds of memory in one bar per plan, with a line at the memory of the device."""
     left = [0.0] * len(plans)
-    for kind, colour in zip(_KINDS, COLOURS, strict=False):
+    for kind, color in zip(_KINDS, COLORS, strict=False):
         found = [_step(plan).memory for plan in plans]
         sizes = [getattr(memory, kind) / GIB if memory else 0.0 for memory in found]
-        axes.barh(range(len(plans)), sizes, left=left, color=colour, height=0.62, label=kind)
+        axes.barh(range(len(plans)), sizes, left=left, color=color, height=0.62, label=kind)
         left = [begin + size for begin, size in zip(left, sizes, strict=True)]
     for row, plan in enumerate(plans):
         limit = plan.topology.device_memory / GIB
-        axes.plot([limit, limit], [row - 0.4, row + 0.4], color=GREY, linewidth=2)
+        axes.plot([limit, limit], [row - 0.4, row + 0.4], color=GRAY, linewidth=2)
         if not _step(plan).fits:
             axes.text(0, row, " does not fit", va="center")
     axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))

@@ -59,7 +59,7 @@ class StepSummary:
         return dict(sorted(shares.items(), key=lambda pair: -pair[1]))
 
 
-def summarise(trace: Trace, labels: Mapping[str, Label]) -> StepSummary:
+def summarize(trace: Trace, labels: Mapping[str, Label]) -> StepSummary:
     """The mean step between the first and the last of the trace. labels: of the operations, by name, if known.
 
     Raises UserError if the trace contains a single step.

@@ -14,7 +14,7 @@ from resnet_tpu.parallel import distributed
 from resnet_tpu.performance.plan.lowering import lower_train_step
 from resnet_tpu.performance.profiling.labels import labels_of, read_labels, write_labels
 from resnet_tpu.performance.profiling.peaks import find_peak
-from resnet_tpu.performance.profiling.summary import StepSummary, summarise
+from resnet_tpu.performance.profiling.summary import StepSummary, summarize
 from resnet_tpu.performance.profiling.trace import find_trace, read_trace
 from resnet_tpu.training.kernels_of_run import resolve_kernels
 from resnet_tpu.training.loop import train
@@ -74,7 +74,7 @@ def profile_training(config: Config, *, steps: int) -> TrainProfile:
     trace = read_trace(path := find_trace(folder))
     labels = labels_of(lower_train_step(run, mesh, resolve_kernels(run, mesh, None)).compile().as_text() or "")
     write_labels(folder, labels, (event.name for lanes in trace.devices.values() for lane in lanes for event in lane))
-    summary = summarise(trace, labels)
+    summary = summarize(trace, labels)
     device, peak = mesh.devices.flat[0].device_kind, find_peak(mesh.devices.flat[0].device_kind)
     throughput = Throughput(
         device=f"{mesh.devices.size} x {device}",
@@ -88,4 +88,4 @@ def profile_training(config: Config, *, steps: int) -> TrainProfile:
 def read_profile(path: str) -> TrainProfile:
     """The profile from the newest trace at `path`, whichever run captured it; see `find_trace`."""
     found = find_trace(path)
-    return TrainProfile(found, summarise(read_trace(found), read_labels(storage.parent_of(found))), None)
+    return TrainProfile(found, summarize(read_trace(found), read_labels(storage.parent_of(found))), None)

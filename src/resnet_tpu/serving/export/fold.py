@@ -44,8 +44,8 @@ def fold(trained: Trained) -> Folded:
         weights = {name: np.ascontiguousarray(array, np.float32) for name, array in found.items()}
     require_finite(weights, f"step {trained.step}", "Take an earlier checkpoint.")
     mean, std = (
-        np.asarray([255 * value for value in colours], np.float32)
-        for colours in (config.model.mean_rgb, config.model.stddev_rgb)
+        np.asarray([255 * value for value in colors], np.float32)
+        for colors in (config.model.mean_rgb, config.model.stddev_rgb)
     )
     return Folded(
         trained.network.architecture,

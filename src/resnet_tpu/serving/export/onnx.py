@@ -131,8 +131,8 @@ class _Ops:
         return self._node("Add", f"{name}/shifted", scaled, self._weight(name, "bias"))
 
     def _deviation(self, x: str, mean: str, axes: list[int], name: str) -> str:
-        centred = self._node("Sub", f"{name}/centred", x, mean)
-        squared = self._node("Mul", f"{name}/squared", centred, centred)
+        centered = self._node("Sub", f"{name}/centred", x, mean)
+        squared = self._node("Mul", f"{name}/squared", centered, centered)
         variance = self._node("ReduceMean", f"{name}/variance", squared, axes=axes, keepdims=1)
         epsilon = self._constant("epsilon", np.float32(EPSILON))
         return self._node("Sqrt", f"{name}/root", self._node("Add", f"{name}/with_epsilon", variance, epsilon))

@@ -26,7 +26,7 @@ GRAPH, WEIGHTS = "model.stablehlo", "weights.safetensors"
 def write_stablehlo(folded: Folded) -> dict[str, bytes]:
     """Makes the files of the form.
 
-    `model.stablehlo`: a serialized `jax.export` of (weights by name, images uint8 [n, s, s, 3]) -> (logits,
+    `model.stablehlo`: a serialised `jax.export` of (weights by name, images uint8 [n, s, s, 3]) -> (logits,
     probabilities), float32 [n, classes], normalisation included. `weights.safetensors`: the weights.
     """
 

@@ -49,7 +49,7 @@ _DT_STRING = 7  # TensorFlow's number of the type
 
 
 def warmup_requests(model_name: str, batch_sizes: Sequence[int], image_size: int) -> bytes:
-    """A TFRecord file of serialized PredictionLogs: for each batch size eight requests of one random JPEG repeated."""
+    """A TFRecord file of serialised PredictionLogs: for each batch size eight requests of one random JPEG repeated."""
     rng = np.random.default_rng(0)
     records: list[bytes] = []
     for size in batch_sizes:
