@@ -209,9 +209,8 @@ class ModelConfig:
     kernels: Literal["auto", "plain", "cpu", "gpu", "fused"] = option(
         "auto",
         "How training computes the layers. plain: one by one, by XLA. cpu: with the library in C. gpu: with fewer "
-        "passes over memory; not yet run on a GPU. fused: each norm together with the layer next to it. auto: what "
-        "`resnet-tpu tune` found to be fastest; without that, cpu on a CPU that has it, fused on TPUs in bfloat16, "
-        "else plain.",
+        "passes over memory. fused: each norm together with the layer next to it. auto: what `resnet-tpu tune` found "
+        "to be fastest; without that, cpu on a CPU that has it, fused on TPUs in bfloat16, else plain.",
     )
     batch_norm_scope: Literal["replica", "global"] = option(
         "replica",
