@@ -1,7 +1,7 @@
 """Kernels that fuse a batch norm with the layer beside it, which saves passes over the large activations.
 
-On a TPU such a pass costs more than the arithmetic of a small convolution. The kernels are pure JAX: they run anywhere,
-and agree with the plain layers except for rounding. All statistics are float32.
+On a TPU, by the compiler's estimate, such a pass costs more than the arithmetic of a small convolution. The kernels are
+pure JAX: they run anywhere, and agree with the plain layers except for rounding. All statistics are float32.
 """
 
 import functools
