@@ -207,21 +207,21 @@ def _reading(path: str) -> Iterator[None]:
 
 def check_shapes(path: str, stored: Arrays, shapes: Arrays) -> None:
     """Raises UserError, as `load` does, when `stored`, of the checkpoint at `path`, does not fit `shapes`."""
-    found, asked = dict(leaves(stored)), dict(leaves(shapes))
-    for name in found:
-        if name.partition("/")[0] in shapes and name not in asked:
+    saved, expected = dict(leaves(stored)), dict(leaves(shapes))
+    for name in saved:
+        if name.partition("/")[0] in shapes and name not in expected:
             got = f"{name}, which the network does not have"
             raise UserError(f"Checkpoint {path}", got, "the same network", "Use the options of its run.")
-    for name, leaf in asked.items():
-        if name not in found and name.startswith("ema/"):
+    for name, leaf in expected.items():
+        if name not in saved and name.startswith("ema/"):
             do = "Leave moving_average_decay out, or give another model_dir."
             raise UserError(f"Checkpoint {path}", "no moving averages", "those that moving_average_decay asks for", do)
-        if name not in found:
+        if name not in saved:
             raise UserError(f"Checkpoint {path}", f"no array {name}", "the same network", "Use the options of its run.")
-        if tuple(found[name].shape) != tuple(leaf.shape):
+        if tuple(saved[name].shape) != tuple(leaf.shape):
             raise UserError(
                 f"Checkpoint {path}, {name}",
-                f"shape {tuple(found[name].shape)}",
+                f"shape {tuple(saved[name].shape)}",
                 f"{tuple(leaf.shape)}",
                 "Use the options it was trained with (resnet_depth, resnet_width, stem, image_size, classes), or "
                 "another model_dir or checkpoint.",

@@ -55,14 +55,14 @@ def described(stored: Arrays, shapes: Shapes) -> Arrays:
 
 def to_load(wanted: Arrays, stored: Arrays, shapes: Shapes) -> Arrays:
     """What to load from disk to make `wanted`: for packed arrays, their stored form and their masks."""
-    found = copy_dicts(wanted)
+    arrays = copy_dicts(wanted)
     for name in shapes:
         full_path = tuple(name.split("/"))
         if _find(wanted, full_path) is not None:
-            for one in (full_path, _mask_of(full_path)):
-                leaf = _find(stored, one)
-                put(found, one, jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here()))
-    return found
+            for array_path in (full_path, _mask_of(full_path)):
+                leaf = _find(stored, array_path)
+                put(arrays, array_path, jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here()))
+    return arrays
 
 
 def unpack(loaded: Arrays, wanted: Arrays, shapes: Shapes) -> Arrays:

@@ -197,8 +197,8 @@ def _read_notes(path: str) -> dict[str, Any]:
     size = int.from_bytes(start[:8], "little")
     if start[8:] == b"{" and size <= _MAX_HEADER_BYTES:
         metadata = _parse(storage.read_range(path, 8, 8 + size), path).get("__metadata__")
-        if isinstance(metadata, dict) and isinstance(told := metadata.get(_OWN_KEY), str):
-            notes |= {"eval_preprocessing": "tf", **_parse(told, path)}
+        if isinstance(metadata, dict) and isinstance(text := metadata.get(_OWN_KEY), str):
+            notes |= {"eval_preprocessing": "tf", **_parse(text, path)}
     names = notes.get("class_names")
     notes["class_names"] = [str(name) for name in names] if isinstance(names, list) else None
     return {name: value for name, value in notes.items() if value not in (None, "", [])}
@@ -272,8 +272,8 @@ def options_of(state_dict: Mapping[str, np.ndarray], path: str) -> dict[str, Any
         "stddev_rgb": ModelConfig.stddev_rgb,
         "eval_preprocessing": "pil",
     }
-    told = {name: notes[name] for name in (*travelling, *PREPROCESSING) if name in notes}
-    return options | travelling | _converted(told, path)
+    noted = {name: notes[name] for name in (*travelling, *PREPROCESSING) if name in notes}
+    return options | travelling | _converted(noted, path)
 
 
 def _converted(told: Mapping[str, Any], path: str) -> dict[str, Any]:
@@ -324,7 +324,7 @@ def write_safetensors(
     """
     check_writable(network)
     model = network.model
-    named = {
+    tensors = {
         name: np.ascontiguousarray(to_torch(np.asarray(leaf_at(arrays, leaf), np.float32)))
         for name, leaf in torch_names(network).items()
     }
@@ -338,9 +338,9 @@ def write_safetensors(
     notes: dict[str, Any] = {name: getattr(model, name) for name in _NOTED} | dict(preprocessing or {})
     if class_names is not None:
         notes["class_names"] = list(class_names)
-    told = json.dumps(notes)
-    metadata = {"format": "pt", _OWN_KEY: told, _CHECKSUM_KEY: _checksum(told, named)}
-    data = safetensors.numpy.save(named, metadata)
+    text = json.dumps(notes)
+    metadata = {"format": "pt", _OWN_KEY: text, _CHECKSUM_KEY: _checksum(text, tensors)}
+    data = safetensors.numpy.save(tensors, metadata)
     storage.make_dir(storage.parent_of(path))
     storage.write_bytes(path, data)
 

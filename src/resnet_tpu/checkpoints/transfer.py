@@ -116,12 +116,12 @@ def check_structure(model: ModelConfig, image_size: int, weights: Weights, *, bu
     if weights.kind == "tf1":
         but = (*but, "resnetd_shortcut")  # pooling leaves no trace in the variables
     # without the number of classes, which may be 1: a yes-or-no classifier
-    theirs = Config().replace(**{name: value for name, value in weights.options.items() if name != "num_label_classes"})
-    there, here = _structure(theirs.model, theirs.data.image_size), _structure(model, image_size)
-    differ = [name for name in there if there[name] != here[name] and name not in but]
+    saved = Config().replace(**{name: value for name, value in weights.options.items() if name != "num_label_classes"})
+    in_weights, in_options = _structure(saved.model, saved.data.image_size), _structure(model, image_size)
+    differ = [name for name in in_weights if in_weights[name] != in_options[name] and name not in but]
     if differ:
-        got = ", ".join(f"{name} {there[name]} there, {here[name]} here" for name in differ)
-        do = f"Give {' '.join(f'--{name}={there[name]}' for name in differ)}, or other weights."
+        got = ", ".join(f"{name} {in_weights[name]} there, {in_options[name]} here" for name in differ)
+        do = f"Give {' '.join(f'--{name}={in_weights[name]}' for name in differ)}, or other weights."
         raise UserError(f"Weights {weights.source}", got, "the same network", do)
 
 

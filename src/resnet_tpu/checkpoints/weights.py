@@ -107,8 +107,8 @@ def options_of_weights(path: str) -> Mapping[str, Any]:
     The stem is the actual one, not `auto`. The arrays are not read if the file describes them. Raises UserError as
     `open_weights` does.
     """
-    found = locate(path)
-    options = weights_of(found, outline(found)).options
+    located = locate(path)
+    options = weights_of(located, outline(located)).options
     if options.get("stem") != "auto":
         return options
     config = Config().replace(**options)
@@ -175,29 +175,29 @@ def _other_folder(folder: str) -> str | None:
     return next((what for name, what in _OTHER_FOLDERS.items() if name in names), None)
 
 
-def weights_of(found: LocatedWeights, variables: Mapping[str, np.ndarray]) -> Weights:
+def weights_of(located: LocatedWeights, variables: Mapping[str, np.ndarray]) -> Weights:
     """The variables in our layout, with all that they, their name and the files beside them reveal.
 
     Raises UserError when the network is not supported here.
     """
-    kind, path = found.kind, found.path
+    kind, path = located.kind, located.path
     if kind == "ours":
         meta = orbax.read_meta(path)
         options = config_of(meta).flat()
         return Weights(path, kind, variables, options, meta["class_names"], orbax.step_of(path))
     if kind == "tf1":
         step = int(variables[STEP]) if STEP in variables else None
-        options = {**tf1_describe.options_of(variables), **found.known_options}
+        options = {**tf1_describe.options_of(variables), **located.known_options}
         masks = {f"{layer}/mask": mask for layer, mask in masks_by_layer(variables).items()}
         return Weights(path, kind, masked_variables(variables), options, step=step, masks=masks)
-    options = {**torch.options_of(variables, path), **found.known_options}
+    options = {**torch.options_of(variables, path), **located.known_options}
     ours = {name: torch.to_ours(array) for name, array in variables.items()}
     return Weights(path, kind, ours, options, torch.read_class_names(path))
 
 
-def outline(found: LocatedWeights) -> dict[str, np.ndarray]:
+def outline(located: LocatedWeights) -> dict[str, np.ndarray]:
     """Zeros with the names, shapes and dtypes of the file's arrays; only TF1's step, and those of `.pth`, are read."""
-    kind, path = found.kind, found.path
+    kind, path = located.kind, located.path
     if kind == "ours":
         return {name: stand_in(leaf.shape, leaf.dtype) for name, leaf in leaves(orbax.stored_shapes(path))}
     if kind == "tf1":

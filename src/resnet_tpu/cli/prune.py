@@ -49,10 +49,10 @@ class ReportOptions:
 )
 def prune(given: Given) -> None:
     """Prune a trained network and re-train it, by rewinding weights or learning rate, or by fine-tuning."""
-    folders, asked, shown = given.values["folders"], given.fill(Experiment), given.fill(ReportOptions)
-    if shown.combine:
-        others = [name for name in (*options_of(Experiment), *COMPUTING) if name in given.values]
-        _check_combining(others, shown.output_dir)
+    folders, experiment, report_options = given.values["folders"], given.fill(Experiment), given.fill(ReportOptions)
+    if report_options.combine:
+        unused = [name for name in (*options_of(Experiment), *COMPUTING) if name in given.values]
+        _check_combining(unused, report_options.output_dir)
     elif len(folders) > 1:
         do = "Prune one after the other; --combine puts their results together."
         raise UserError("MODEL_DIR", " ".join(folders), "one folder", do)
@@ -62,22 +62,22 @@ def prune(given: Given) -> None:
     from resnet_tpu.pruning.outcome import UNPRUNED, read_outcomes
     from resnet_tpu.pruning.report import report_experiment
 
-    if shown.combine:
-        report_experiment(read_outcomes(folders), shown.output_dir, shown.paper_network)
+    if report_options.combine:
+        report_experiment(read_outcomes(folders), report_options.output_dir, report_options.paper_network)
         return
-    output_dir = shown.output_dir or f"{folders[0].rstrip('/')}/pruning"
+    output_dir = report_options.output_dir or f"{folders[0].rstrip('/')}/pruning"
     computing = {name: given.values[name] for name in COMPUTING if name in given.values}
-    outcomes = prune_run(folders[0], output_dir, asked, computing=computing)
+    outcomes = prune_run(folders[0], output_dir, experiment, computing=computing)
     if hosts.is_first():
-        report_experiment(outcomes, output_dir, shown.paper_network)
+        report_experiment(outcomes, output_dir, report_options.paper_network)
         pruned = [outcome for outcome in outcomes if outcome.method != UNPRUNED]
         sparsest = shlex.quote(min(pruned, key=lambda outcome: outcome.density).model_dir)
         print(f"Predict with the sparsest: resnet-tpu predict {sparsest} IMAGE")
         print(f"Export it: resnet-tpu export {sparsest} EXPORT_DIR")
 
 
-def _check_combining(others: Sequence[str], output_dir: str) -> None:
-    if others:
-        raise UserError("--combine", ", ".join(others), "--output_dir alone", "Leave the rest out: nothing is pruned.")
+def _check_combining(unused: Sequence[str], output_dir: str) -> None:
+    if unused:
+        raise UserError("--combine", ", ".join(unused), "--output_dir alone", "Leave the rest out: nothing is pruned.")
     if not output_dir:
         raise UserError("output_dir", "nothing", "a folder for the table and the pictures", "Give --output_dir=FOLDER.")

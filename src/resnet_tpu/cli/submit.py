@@ -40,9 +40,9 @@ def _tpu_vm(given: Given) -> None:
     """Create a TPU slice as a queued resource, train on all its hosts, follow the log, delete it at the end."""
     from resnet_tpu.cloud import tpu_vm
 
-    options, own, job = _make_job(given, tpu_vm.TpuVmOptions, "zone")
-    shown = _to_json(tpu_vm.request(job, own))
-    _send(options, job, shown, lambda: tpu_vm.submit(job, own, endpoint=options.endpoint))
+    options, service_options, job = _make_job(given, tpu_vm.TpuVmOptions, "zone")
+    shown = _to_json(tpu_vm.request(job, service_options))
+    _send(options, job, shown, lambda: tpu_vm.submit(job, service_options, endpoint=options.endpoint))
 
 
 @_command("vertex", "--region=us-west4", "resnet_tpu.cloud.vertex:VertexOptions")
@@ -50,9 +50,9 @@ def _vertex(given: Given) -> None:
     """A custom job of Vertex AI, the successor of Cloud ML Engine."""
     from resnet_tpu.cloud import vertex
 
-    options, own, job = _make_job(given, vertex.VertexOptions, "region", names_hosts=False)
-    shown = _to_json(vertex.request(job, own))
-    _send(options, job, shown, lambda: vertex.submit(job, own, endpoint=options.endpoint))
+    options, service_options, job = _make_job(given, vertex.VertexOptions, "region", names_hosts=False)
+    shown = _to_json(vertex.request(job, service_options))
+    _send(options, job, shown, lambda: vertex.submit(job, service_options, endpoint=options.endpoint))
 
 
 @_command(
@@ -65,8 +65,8 @@ def _gke(given: Given) -> None:
     """A Job of Google Kubernetes Engine; --dry_run prints its manifest."""
     from resnet_tpu.cloud import gke
 
-    options, own, job = _make_job(given, gke.GkeOptions)
-    _send(options, job, gke.to_yaml(gke.manifest(job, own)), lambda: gke.submit(job, own))
+    options, service_options, job = _make_job(given, gke.GkeOptions)
+    _send(options, job, gke.to_yaml(gke.manifest(job, service_options)), lambda: gke.submit(job, service_options))
 
 
 def _check_in_bucket(option: str, paths: Iterable[str]) -> None:
@@ -92,16 +92,16 @@ def _make_job(
     _check_in_bucket("config_file", training.get("config_file", ()))
     config = configure(training)
     _check_in_bucket("params_override", filter(names_file, training.get("params_override", ())))
-    options, own = given.fill(JobOptions), given.fill(owner)
+    options, service_options = given.fill(JobOptions), given.fill(owner)
     recipe = training.get("recipe", "")
     made_for = recipe and slice_for(recipe)  # the num_cores alone may be of any device
     rented, project = find_slice(options.tpu_type or made_for or ""), options.gcp_project
     if place:
-        location = getattr(own, place)
+        location = getattr(service_options, place)
         if options.check_zone or not location:
             rented.check_location(place, location)
         project = project_of(project)
-    return options, own, make_job(options, config, given.rest, rented, project, names_hosts=names_hosts)
+    return options, service_options, make_job(options, config, given.rest, rented, project, names_hosts=names_hosts)
 
 
 def _send(options: "JobOptions", job: "Job", shown: str, send: Callable[[], None]) -> None:

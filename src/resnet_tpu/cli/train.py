@@ -107,14 +107,14 @@ def _model_dir_for(config: Config) -> str:
     return storage.join("runs", name) if name else ""
 
 
-def _check_images(own: Layer | None, config: Config) -> None:
-    """Raises UserError if `own`, the run found by the name of the image folder, was trained on another folder."""
+def _check_images(run: Layer | None, config: Config) -> None:
+    """Raises UserError if `run`, the run found by the name of the image folder, was trained on another folder."""
     from resnet_tpu import storage
 
-    before, now = own.values.get("data_dir") if own else None, config.data.data_dir
-    if own and before and storage.absolute(before) != storage.absolute(now):
+    trained_on, data_dir = run.values.get("data_dir") if run else None, config.data.data_dir
+    if run and trained_on and storage.absolute(trained_on) != storage.absolute(data_dir):
         do = "Give --model_dir: another one, or the same to go on with that training on these images."
-        raise UserError("model_dir", f"a training on {before} in {own.origin}", f"none, or one on {now}", do)
+        raise UserError("model_dir", f"a training on {trained_on} in {run.origin}", f"none, or one on {data_dir}", do)
 
 
 def _complete(config: Config, values: Mapping[str, Any]) -> Config:
@@ -127,25 +127,25 @@ def _complete(config: Config, values: Mapping[str, Any]) -> Config:
     from resnet_tpu.checkpoints import folders, weights
     from resnet_tpu.recipes.choice import options_to_follow
 
-    own = folders.run_to_resume(config.run.model_dir)
-    given = {"model_dir", *(name for layer in layers_of(values) for name in layer.values)}
+    run = folders.run_to_resume(config.run.model_dir)
+    given_names = {"model_dir", *(name for layer in layers_of(values) for name in layer.values)}
     if not values.get("recipe") and not values.get("config_file"):
-        defaults = _options_of_run(own, values) if own else _options_of_recipe(config)
+        defaults = _options_of_run(run, values) if run else _options_of_recipe(config)
         if defaults:
-            missing = {name: value for name, value in defaults.values.items() if name not in given}
+            missing = {name: value for name, value in defaults.values.items() if name not in given_names}
             config = merge(config, [Layer(defaults.origin, missing)])
-    source = own.origin if own else config.train.resnet_checkpoint
-    theirs = own.values if own else weights.options_of_weights(source) if source else {}
-    changes = options_to_follow(config, theirs, fixed=given)
+    source = run.origin if run else config.train.resnet_checkpoint
+    source_options = run.values if run else weights.options_of_weights(source) if source else {}
+    changes = options_to_follow(config, source_options, fixed=given_names)
     if changes:
         log.info("As in %s: %s", source, ", ".join(f"{name} = {value}" for name, value in changes.items()))
     return config.replace(**changes)
 
 
-def _options_of_run(own: Layer, given: Mapping[str, Any]) -> Layer:
+def _options_of_run(resumed: Layer, given: Mapping[str, Any]) -> Layer:
     """The options of the run to resume, except those of the original's pruning fork."""
-    run = without_old_counts(own, given)
-    lottery = {name for name, found in OPTIONS.items() if found.group == "lottery"}
+    run = without_old_counts(resumed, given)
+    lottery = {name for name, option in OPTIONS.items() if option.group == "lottery"}
     return Layer(run.origin, {name: value for name, value in run.values.items() if name not in lottery})
 
 

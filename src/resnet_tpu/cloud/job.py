@@ -174,17 +174,19 @@ def _install(package: str) -> list[str]:
     return [f"{pip} gcsfs", f"python -c {shlex.quote(copy)}", f"{pip} {shlex.quote(f'./{wheel}[tpu,gcp]')}"]
 
 
-def _package(asked: str, folder: str) -> str:
+def _package(package: str, folder: str) -> str:
     """What pip installs for `--package`; a wheel on this machine is staged in `folder`. Raises UserError."""
-    if _is_local_wheel(asked):
-        return storage.join(folder, asked.rsplit("/", 1)[-1])
-    if asked.startswith(_ADDRESSES):
-        return f"resnet-tpu[tpu,gcp] @ {asked}"
-    if not _is_wheel(asked) and "@" not in asked and _FILE.search(asked):
+    if _is_local_wheel(package):
+        return storage.join(folder, package.rsplit("/", 1)[-1])
+    if package.startswith(_ADDRESSES):
+        return f"resnet-tpu[tpu,gcp] @ {package}"
+    if not _is_wheel(package) and "@" not in package and _FILE.search(package):
         do = "Build one with `make wheels`."
-        raise UserError("--package", asked, "a wheel, an address or a requirement: the job cannot see other files", do)
-    if asked:
-        return asked
+        raise UserError(
+            "--package", package, "a wheel, an address or a requirement: the job cannot see other files", do
+        )
+    if package:
+        return package
     log.warning(
         "The job would stop at once: it is to install resnet-tpu %s from a package index, and none has it yet. Give "
         "--package=WHEEL, --package=git+https://..., or --image.", __version__,

@@ -73,12 +73,12 @@ def submit(job: Job, options: TpuVmOptions, *, endpoint: str = "", pause_secs: f
     lost.
     """
     client = _client(endpoint)
-    asked = request(job, options)
-    name = f"{asked['parent']}/queuedResources/{job.name}"
+    body = request(job, options)
+    name = f"{body['parent']}/queuedResources/{job.name}"
     what = f"TPU slice {job.slice.accelerator_type} in {options.zone}"
     do = "Change what this answer names; `resnet-tpu submit --dry_run` shows the request."
     with explained(what, role=ROLE, do=do):
-        client.create_queued_resource(request=_as_message(asked))
+        client.create_queued_resource(request=_as_message(body))
     log.info("Asked for %s. Its log: %s", name, job.folder)
     try:
         with explained(what, role=ROLE, do=do), log_stop_command(_delete_command(job, options)):
@@ -128,13 +128,13 @@ def _delete_command(job: Job, options: TpuVmOptions) -> str:
     return f"gcloud compute tpus queued-resources delete {job.name} {flags} --force"
 
 
-def _as_message(asked: dict[str, Any]) -> Any:
+def _as_message(body: dict[str, Any]) -> Any:
     """The request as the client library's own type, which checks every field."""
     from google.cloud import tpu_v2
     from google.protobuf import json_format
 
     message = tpu_v2.CreateQueuedResourceRequest()
-    json_format.ParseDict(asked, tpu_v2.CreateQueuedResourceRequest.pb(message))
+    json_format.ParseDict(body, tpu_v2.CreateQueuedResourceRequest.pb(message))
     return message
 
 

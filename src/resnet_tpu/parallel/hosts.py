@@ -109,16 +109,16 @@ class ProcessGroup:
     def _gather(self, name: str, text: str, timeout_secs: float) -> list[str]:
         self._client.key_value_set(f"{_ROOT}/{name}/{self.index}", text)
         until = time.monotonic() + timeout_secs
-        found = []
-        for other in range(self.count):
-            left = max(1, int(1000 * (until - time.monotonic())))
+        texts = []
+        for index in range(self.count):
+            timeout_ms = max(1, int(1000 * (until - time.monotonic())))
             try:
-                found.append(self._client.blocking_key_value_get(f"{_ROOT}/{name}/{other}", left))
+                texts.append(self._client.blocking_key_value_get(f"{_ROOT}/{name}/{index}", timeout_ms))
             except Exception as error:
                 is_late = _status(error) == "DEADLINE_EXCEEDED"
                 got = f"nothing from it within {timeout_secs:.0f} s" if is_late else first_line(error)
-                raise _lost(f"Process {other} of {self.count}", got) from error
-        return found
+                raise _lost(f"Process {index} of {self.count}", got) from error
+        return texts
 
     def _watch(self) -> None:
         """Ends this process when another has failed, and takes part in agreeing on the step to stop at."""
@@ -148,15 +148,15 @@ class ProcessGroup:
             steps = self._gather("stop_at", str(self._step), _STOP_SECS)
             self._stop_signal, self._stop_at = number, max(map(int, steps)) + 1
 
-    def _follow(self, key: str, told: str, grace_secs: float) -> None:
-        other = key.rsplit("/", 1)[-1]
-        message, code = json.loads(told)
+    def _follow(self, key: str, failure: str, grace_secs: float) -> None:
+        failed = key.rsplit("/", 1)[-1]
+        message, code = json.loads(failure)
         if not self._ending.wait(grace_secs):
             # only now: process 0 ends once all have heard, the store with it, and JAX aborts those still running
             with contextlib.suppress(Exception):
                 self._client.key_value_set(f"{_ROOT}/followed/{self.index}", "", allow_overwrite=True)
             self._ending.set()
-            self._end(f"Process {other} of {self.count} stopped, and so does this one. {message}", code)
+            self._end(f"Process {failed} of {self.count} stopped, and so does this one. {message}", code)
 
     def _end(self, message: str, code: int) -> NoReturn:
         print(f"[process {self.index}] {message}", file=sys.stderr)
@@ -236,10 +236,12 @@ def agree(values: Mapping[str, Any], do: str) -> None:
     group = process_group()
     if group is None:
         return
-    told = [json.loads(text) for text in group.exchange(json.dumps({k: str(v) for k, v in values.items()}))]
-    names = sorted({name for one in told for name in one})
+    answers = [json.loads(text) for text in group.exchange(json.dumps({k: str(v) for k, v in values.items()}))]
+    names = sorted({name for answer in answers for name in answer})
     differing = {
-        name: by_value for name in names if len(by_value := _by_value([one.get(name, "nothing") for one in told])) > 1
+        name: by_value
+        for name in names
+        if len(by_value := _by_value([answer.get(name, "nothing") for answer in answers])) > 1
     }
     if differing:
         group.stop_watching()

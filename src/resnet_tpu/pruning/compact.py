@@ -57,19 +57,19 @@ def compact_checkpoint(source: str, target: str, *, multiple_of: int = 1) -> Com
     checkpoint = orbax.load_all(path)
     require_finite(checkpoint.arrays, f"step {checkpoint.step} in {source}", "Take an earlier checkpoint.")
     config, arrays = compact(checkpoint, multiple_of=multiple_of)
-    old = config_of(checkpoint.meta)
-    expected, found = (_logits(own, of) for own, of in ((old, checkpoint.arrays), (config, arrays)))
-    for logits in (expected, found):
+    old_config = config_of(checkpoint.meta)
+    before, after = (_logits(options, tree) for options, tree in ((old_config, checkpoint.arrays), (config, arrays)))
+    for logits in (before, after):
         check_finite(f"Logits at step {checkpoint.step}, {_IMAGES} random images", logits, lambda: _DO)
     write_model_dir(target, config, arrays, checkpoint.meta["class_names"])
     inherit_photos(target, path)
     return Compaction(
-        size_of(old, None),
+        size_of(old_config, None),
         size_of(config, None),
         orbax.stored_bytes(path),
         orbax.stored_bytes(orbax.find(target)),
-        float(np.abs(found - expected).max()),
-        float(np.abs(expected).max()),
+        float(np.abs(after - before).max()),
+        float(np.abs(before).max()),
     )
 
 
@@ -83,19 +83,19 @@ def _logits(config: Config, arrays: Arrays) -> np.ndarray:
     return np.asarray(apply(arrays["params"], arrays["batch_stats"], jnp.asarray(images)))
 
 
-def render(found: Compaction) -> RenderableType:
+def render(compaction: Compaction) -> RenderableType:
     """A table of the sizes before and after, and how closely the logits agree."""
     table = Table("", "before", "after", "left")
     for column in table.columns[1:]:
         column.justify = "right"
     rows = {
-        "parameters": (found.before.parameters, found.after.parameters),
-        "multiply-adds per image": (found.before.multiply_adds, found.after.multiply_adds),
-        "bytes of stored arrays": (found.bytes_before, found.bytes_after),
+        "parameters": (compaction.before.parameters, compaction.after.parameters),
+        "multiply-adds per image": (compaction.before.multiply_adds, compaction.after.multiply_adds),
+        "bytes of stored arrays": (compaction.bytes_before, compaction.bytes_after),
     }
     for name, (before, after) in rows.items():
         table.add_row(name, f"{before:,}", f"{after:,}", f"{after / before:.1%}")
-    moved = f"no logit moved by more than {found.difference:.1g} (the largest: {found.largest:.2g})"
+    moved = f"no logit moved by more than {compaction.difference:.1g} (the largest: {compaction.largest:.2g})"
     return Group(table, f"{_IMAGES} random images: {moved}")
 
 
@@ -118,7 +118,7 @@ def compact(checkpoint: Checkpoint, *, multiple_of: int = 1) -> tuple[Config, Ar
         do = "Prune whole filters first: resnet-tpu prune MODEL_DIR --method=prune_resnet56_A, or another table."
         raise UserError("Network to compact", "no masks", "one that was pruned by whole filters", do)
     arrays = jax.tree.map(np.asarray, checkpoint.arrays)  # new dicts, which are modified below
-    widths = [_narrow(arrays, *one, multiple_of) for one in _inner(architecture)]
+    widths = [_narrow(arrays, *names, multiple_of) for names in _inner(architecture)]
     before = [width for group, block in _blocks(architecture) for width in architecture.inner(group, block)]
     if widths == before:
         do = "Masks of single weights do not make a network smaller: choose a method that removes filters."
@@ -146,51 +146,51 @@ def _inner(architecture: Architecture) -> Iterator[tuple[str, str, str, str]]:
             yield f"group{group}", f"block{block}", f"conv{number}", f"conv{number + 1}"
 
 
-def _narrow(arrays: Arrays, group: str, block: str, own: str, following: str, multiple_of: int) -> int:
+def _narrow(arrays: Arrays, group: str, block: str, layer: str, following: str, multiple_of: int) -> int:
     """Removes the masked filters of one convolution, in place. Returns its new number of channels."""
 
-    def at(tree: Arrays, layer: str) -> Arrays:
-        return tree[group][block][layer]
+    def at(tree: Arrays, name: str) -> Arrays:
+        return tree[group][block][name]
 
-    live = at(arrays["masks"], own)["conv"]["kernel"].any((0, 1, 2))
+    live = at(arrays["masks"], layer)["conv"]["kernel"].any((0, 1, 2))
     weights = [arrays, *([arrays["ema"]] if "ema" in arrays else [])]
-    fractions = [  # what the empty channels add at each tap: [h, w, out]
+    contributions = [  # what the empty channels add at each tap: [h, w, out]
         np.tensordot(
-            at(one["params"], following)["conv"]["kernel"][:, :, ~live],
-            _constants(at(one["params"], own)["norm"], at(one["batch_stats"], own)["norm"])[~live],
+            at(tree["params"], following)["conv"]["kernel"][:, :, ~live],
+            _constants(at(tree["params"], layer)["norm"], at(tree["batch_stats"], layer)["norm"])[~live],
             ((2,), (0,)),
         )
-        for one in weights
+        for tree in weights
     ]
-    is_constant = not live.any() or any(fraction.any() for fraction in fractions)
-    used = int(live.sum()) + int(is_constant)
-    width = min(-(-used // multiple_of) * multiple_of, live.size)
-    extra = width - int(live.sum())  # the first is the merged constant channel, if there is one
+    is_constant = not live.any() or any(contribution.any() for contribution in contributions)
+    num_used = int(live.sum()) + int(is_constant)
+    width = min(-(-num_used // multiple_of) * multiple_of, live.size)
+    num_added = width - int(live.sum())  # the first is the merged constant channel, if there is one
 
-    def cut(layer: Arrays, axis: int, constant: float | np.ndarray = 0, others: float | np.ndarray = 0) -> None:
-        kernel = np.moveaxis(layer["conv"]["kernel"], axis, 0)
-        added = np.full((extra, *kernel.shape[1:]), others, kernel.dtype)
+    def cut(variables: Arrays, axis: int, constant: float | np.ndarray = 0, padding: float | np.ndarray = 0) -> None:
+        kernel = np.moveaxis(variables["conv"]["kernel"], axis, 0)
+        added = np.full((num_added, *kernel.shape[1:]), padding, kernel.dtype)
         added[:1] = constant
-        layer["conv"]["kernel"] = np.moveaxis(np.concatenate([kernel[live], added]), 0, axis)
+        variables["conv"]["kernel"] = np.moveaxis(np.concatenate([kernel[live], added]), 0, axis)
 
     def cut_norm(norm: Arrays, **added: float) -> None:
         for name, value in added.items():
-            norm[name] = np.append(norm[name][live], np.full(extra, value, np.float32))
+            norm[name] = np.append(norm[name][live], np.full(num_added, value, np.float32))
 
-    for one, fraction in zip(weights, fractions, strict=True):
-        cut(at(one["params"], own), 3)
-        cut_norm(at(one["params"], own)["norm"], scale=0.0, bias=1.0)
-        at(one["params"], own)["norm"]["bias"][used:] = 0
-        cut_norm(at(one["batch_stats"], own)["norm"], mean=0.0, var=1.0)
-        cut(at(one["params"], following), 2, fraction)
-    cut(at(arrays["momentum"], own), 3)
-    cut_norm(at(arrays["momentum"], own)["norm"], scale=0.0, bias=0.0)
+    for tree, contribution in zip(weights, contributions, strict=True):
+        cut(at(tree["params"], layer), 3)
+        cut_norm(at(tree["params"], layer)["norm"], scale=0.0, bias=1.0)
+        at(tree["params"], layer)["norm"]["bias"][num_used:] = 0
+        cut_norm(at(tree["batch_stats"], layer)["norm"], mean=0.0, var=1.0)
+        cut(at(tree["params"], following), 2, contribution)
+    cut(at(arrays["momentum"], layer), 3)
+    cut_norm(at(arrays["momentum"], layer)["norm"], scale=0.0, bias=0.0)
     cut(at(arrays["momentum"], following), 2)
-    after = at(arrays["masks"], following)
-    mask = after["conv"]["kernel"]
-    cut(at(arrays["masks"], own), 3, constant=True, others=True)
+    next_masks = at(arrays["masks"], following)
+    mask = next_masks["conv"]["kernel"]
+    cut(at(arrays["masks"], layer), 3, constant=True, padding=True)
     # a following filter that is masked entirely must stay so, because it is removed next
-    cut(after, 2, constant=mask[:, :, ~live].any(2), others=mask.any((0, 1, 2)))
+    cut(next_masks, 2, constant=mask[:, :, ~live].any(2), padding=mask.any((0, 1, 2)))
     return width
 
 

@@ -37,7 +37,7 @@ _ELSEWHERE = "Give another output_dir."
 
 
 def prune_run(
-    model_dir: GivenPath, output_dir: GivenPath, asked: Experiment, *, computing: Mapping[str, Any] | None = None
+    model_dir: GivenPath, output_dir: GivenPath, experiment: Experiment, *, computing: Mapping[str, Any] | None = None
 ) -> list[Outcome]:
     """Prunes and re-trains the network in `model_dir`, for each seed, re-training and level; resumes if stopped.
 
@@ -51,28 +51,30 @@ def prune_run(
     already pruned as far, and when the rewind step has no checkpoint.
     """
     model_dir, output_dir = expand_home(model_dir), expand_home(output_dir)
-    check_kind("asked", asked, Experiment, "Make one: Experiment(density='20').")
-    retrains, seeds = asked.retrains(), asked.seed_numbers()
-    levels = plan_levels(asked.method, density=asked.density, levels=asked.levels, rate=asked.rate)
+    check_kind("experiment", experiment, Experiment, "Make one: Experiment(density='20').")
+    retrains, seeds = experiment.retrains(), experiment.seed_numbers()
+    levels = plan_levels(experiment.method, density=experiment.density, levels=experiment.levels, rate=experiment.rate)
     if unfit := [name for name in computing or {} if name not in COMPUTING]:
         raise UserError("computing", unfit[0], f"one of {', '.join(COMPUTING)}", "Leave it out: the training sets it.")
     folders.check_model_dir(model_dir)
-    written = read_run(model_dir)  # not from its checkpoints: to read these, JAX must have been started
+    saved = read_run(model_dir)  # not from its checkpoints: to read these, JAX must have been started
     from_table = {"bigtable_instance": ""} if computing and "data_dir" in computing else {}
     changed = Layer("computing", {**from_table, **(computing or {})})
-    where = merge(Config(), [*([written] if written else []), changed]).run
+    run_options = merge(Config(), [*([saved] if saved else []), changed]).run
     outcomes: list[Outcome] = []
-    with hosts.connected(where):
-        own = merge(config_at(model_dir), [changed])
+    with hosts.connected(run_options):
+        config = merge(config_at(model_dir), [changed])
         experiments: list[tuple[Unpruned, list[Phase]]] = []
-        for seed in seeds or [own.train.seed]:
+        for seed in seeds or [config.train.seed]:
             folder = storage.join(output_dir, f"{_SEED}{seed}")
-            unpruned = _plan_unpruned(own, model_dir, storage.join(folder, "unpruned"), seed, asked)
-            phases = [_plan_phase(folder, level, retrain, unpruned, asked) for retrain in retrains for level in levels]
+            unpruned = _plan_unpruned(config, model_dir, storage.join(folder, "unpruned"), seed, experiment)
+            phases = [
+                _plan_phase(folder, level, retrain, unpruned, experiment) for retrain in retrains for level in levels
+            ]
             experiments.append((unpruned, phases))
         hosts.from_first(lambda: _check_output(output_dir, [phase for _, phases in experiments for phase in phases]))
         for unpruned, phases in experiments:
-            outcomes += [_run_unpruned(unpruned, asked), *map(_run_phase, phases)]
+            outcomes += [_run_unpruned(unpruned, experiment), *map(_run_phase, phases)]
     return outcomes
 
 
@@ -80,11 +82,11 @@ def _check_output(output_dir: str, phases: Sequence[Phase]) -> None:
     """Raises UserError when `output_dir` contains phases of other options or another method."""
     for phase in phases:
         phase.check_begun()
-    own = family_of(phases[0].method)
+    family = family_of(phases[0].method)
     for model_dir in _levels_in(output_dir):
         method = read_description(model_dir).get("method", "")
-        if method and family_of(method) != own:
-            got, expected = f"{method} in {model_dir}", f"levels of one method, {own}"
+        if method and family_of(method) != family:
+            got, expected = f"{method} in {model_dir}", f"levels of one method, {family}"
             raise UserError(f"output_dir {output_dir}", got, expected, _ELSEWHERE)
 
 
@@ -96,11 +98,13 @@ def _levels_in(output_dir: str) -> Iterator[str]:
             yield from (storage.join(folder, level) for level in storage.list_dir(folder))
 
 
-def _plan_phase(folder: str, level: Level, retrain: str, unpruned: Unpruned, asked: Experiment) -> Phase:
+def _plan_phase(folder: str, level: Level, retrain: str, unpruned: Unpruned, experiment: Experiment) -> Phase:
     """The phase of one level. folder: that of the seed."""
     folder = storage.join(folder, retrain)
     previous = storage.join(folder, level.follows.name) if level.follows else unpruned.model_dir
-    return Phase(storage.join(folder, level.name), previous, level.method, retrain, asked.rewind_optimizer, unpruned)
+    return Phase(
+        storage.join(folder, level.name), previous, level.method, retrain, experiment.rewind_optimizer, unpruned
+    )
 
 
 def _run_phase(phase: Phase) -> Outcome:
@@ -115,21 +119,21 @@ def _run_phase(phase: Phase) -> Outcome:
     return read_outcome(phase.model_dir, seed, phase.retrain, phase.level, phase.method)
 
 
-def _plan_unpruned(config: Config, model_dir: str, own_dir: str, seed: int, asked: Experiment) -> Unpruned:
+def _plan_unpruned(config: Config, model_dir: str, own_dir: str, seed: int, experiment: Experiment) -> Unpruned:
     """The run with `seed` to prune: the one in `model_dir`, which has these options, or one like it in `own_dir`."""
     # evaluated, because the result compares accuracies; with this model_dir, because the run may have been moved
     config = config.replace(mode="train_and_eval", model_dir=model_dir)
     last_step = lengths_of(config).total
-    rewind_step = _rewind_step(config, last_step, asked)
-    kept = config.train.lottery_checkpoint_iters
+    rewind_step = _rewind_step(config, last_step, experiment)
+    kept_steps = config.train.lottery_checkpoint_iters
     if config.train.seed != seed:
         if hosts.from_first(lambda: _is_pruned(model_dir)):
             expected = f"{config.train.seed} alone: {model_dir} is pruned already, networks of other seeds would not be"
             raise UserError("Seed", seed, expected, "Leave --seeds out, or prune the network before it was pruned.")
-        model_dir, kept = own_dir, ""
+        model_dir, kept_steps = own_dir, ""
         config = config.replace(seed=seed, model_dir=own_dir)
         _check_alike(own_dir, config)
-    config = config.replace(lottery_checkpoint_iters=",".join(filter(None, (kept, str(rewind_step)))))
+    config = config.replace(lottery_checkpoint_iters=",".join(filter(None, (kept_steps, str(rewind_step)))))
     return Unpruned(model_dir, config, last_step, rewind_step)
 
 
@@ -151,36 +155,38 @@ def _check_alike(model_dir: str, config: Config) -> None:
         raise UserError(f"Training {model_dir}", got, "the options of the training to be pruned", _ELSEWHERE)
 
 
-def _run_unpruned(unpruned: Unpruned, asked: Experiment) -> Outcome:
+def _run_unpruned(unpruned: Unpruned, experiment: Experiment) -> Outcome:
     """Trains the network to prune, unless that is done. Raises UserError if the rewind step has no checkpoint."""
     model_dir, seed = unpruned.model_dir, unpruned.config.train.seed
     if hosts.from_first(lambda: folders.steps_of_run(model_dir)[-1:] >= [unpruned.rewind_step]):
-        _check_rewind_step(unpruned, asked)  # before training on, which would not write this checkpoint
+        _check_rewind_step(unpruned, experiment)  # before training on, which would not write this checkpoint
     if not hosts.from_first(lambda: is_done(model_dir, unpruned.last_step)):
         log.info("The training to be pruned, seed %d: in %s", seed, model_dir)
         train(unpruned.config)
         hosts.wait_for_all()
-    _check_rewind_step(unpruned, asked)
+    _check_rewind_step(unpruned, experiment)
     return read_outcome(model_dir, seed, UNPRUNED, UNPRUNED, UNPRUNED)
 
 
-def _check_rewind_step(unpruned: Unpruned, asked: Experiment) -> None:
-    kept = folders.steps_of_run(unpruned.model_dir)
-    if unpruned.rewind_step not in kept and any(RETRAININGS[name].weights == "early" for name in asked.retrains()):
-        expected = f"one of the checkpoints in {unpruned.model_dir}: {', '.join(map(str, kept))}"
+def _check_rewind_step(unpruned: Unpruned, experiment: Experiment) -> None:
+    saved_steps = folders.steps_of_run(unpruned.model_dir)
+    if unpruned.rewind_step not in saved_steps and any(
+        RETRAININGS[name].weights == "early" for name in experiment.retrains()
+    ):
+        expected = f"one of the checkpoints in {unpruned.model_dir}: {', '.join(map(str, saved_steps))}"
         do = f"Choose one of them, or train again with --lottery_checkpoint_iters={unpruned.rewind_step}."
         raise UserError("Rewind step", unpruned.rewind_step, expected, do)
 
 
-def _rewind_step(config: Config, last_step: int, asked: Experiment) -> int:
+def _rewind_step(config: Config, last_step: int, experiment: Experiment) -> int:
     """The step that re-training goes back to: by default, a tenth of the training."""
-    lengths = {"rewind_to": asked.rewind_to, "retrain_epochs": asked.retrain_epochs}
+    lengths = {"rewind_to": experiment.rewind_to, "retrain_epochs": experiment.retrain_epochs}
     given = {name: length for name, length in lengths.items() if length is not None}
     if len(given) > 1:
         raise UserError(" and ".join(given), " and ".join(map(str, given.values())), "one of them", "Leave one out.")
     name, length = next(iter(given.items()), ("rewind_to", None))
-    if given and all(RETRAININGS[retrain].step == "first" for retrain in asked.retrains()):
-        got = f"{length} with retrain {asked.retrain}"
+    if given and all(RETRAININGS[retrain].step == "first" for retrain in experiment.retrains()):
+        got = f"{length} with retrain {experiment.retrain}"
         raise UserError(name, got, "a re-training that does not begin at step 0", f"Leave {name} out.")
     if length is None:
         step = last_step // 10

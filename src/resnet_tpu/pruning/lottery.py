@@ -76,17 +76,17 @@ def train_lottery(config: Config) -> None:
     fit together and for a missing checkpoint, and whatever `train` raises.
     """
     flags = config.lottery
-    asked = [flags.lottery_prune_at, flags.lottery_reset_to]
-    if any(asked) and not all(asked):
+    checkpoints = [flags.lottery_prune_at, flags.lottery_reset_to]
+    if any(checkpoints) and not all(checkpoints):
         missing = "lottery_reset_to" if flags.lottery_prune_at else "lottery_prune_at"
         raise UserError(missing, "nothing", "a checkpoint, to prune and reset", f"Give --{missing}=CHECKPOINT.")
     check_options(config)
     with hosts.connected(config.run):
         if flags.lottery_results_dir:
             storage.check_writable(flags.lottery_results_dir)
-        named = _named_start(config.run.model_dir)
-        if named or any(asked):
-            _begin(config, named)
+        start = _named_start(config.run.model_dir)
+        if start or any(checkpoints):
+            _begin(config, start)
     train(config)
     if flags.lottery_results_dir and hosts.is_first():
         _name_checkpoints(config)
@@ -99,9 +99,9 @@ def find_named(path: str) -> str:
         if storage.exists(path) and not storage.is_dir(path) and folders.is_checkpoint(kept := storage.read_text(path)):
             return kept
         step = name.removeprefix(_NAME)
-        own = storage.join(folders.folder_of(folder), step)
-        if folders.is_checkpoint(own):
-            return own
+        checkpoint = storage.join(folders.folder_of(folder), step)
+        if folders.is_checkpoint(checkpoint):
+            return checkpoint
         if step == _FINAL and folders.steps_of_run(folder):
             return orbax.find(folder)
     if prefix := tf1.find_checkpoint(path):
@@ -127,12 +127,12 @@ def _named_start(model_dir: str) -> str | None:
     if path is None or not name.startswith(_NAME):
         return None
     try:
-        found = find_named(storage.join(model_dir, name))
+        checkpoint = find_named(storage.join(model_dir, name))
     except UserError:
         do = f"Copy {name}* of the earlier training there too, or delete this file."
         raise UserError(f"File {state}", path, f"the name of a checkpoint in {model_dir}", do) from None
-    own = folders.steps_of_run(model_dir)
-    return None if own and found == orbax.find(model_dir) else found
+    steps = folders.steps_of_run(model_dir)
+    return None if steps and checkpoint == orbax.find(model_dir) else checkpoint
 
 
 def _begin(config: Config, named: str | None) -> None:
@@ -142,24 +142,24 @@ def _begin(config: Config, named: str | None) -> None:
     that the flags ask for; otherwise the network is pruned and reset.
     """
     flags, model_dir = config.lottery, config.run.model_dir
-    asked = _description(config)
+    description = _description(config)
     source = open_source(config.data, "train")
     config = resolve_order(fill_in_counts(config, source), source)
     network = network_of(config)
     masks = _prune(config, network) if flags.lottery_prune_at else None
-    present = _open(named, network, config) if named else None
-    if masks and (flags.lottery_force_reprune or (present and not are_equal(masks, present.masks))):
-        present = None
-    if present:
-        asked["begun_at"] = named
-    is_there = not flags.lottery_force_reprune and _is_begun(model_dir, asked, anywhere=named is None)
+    existing = _open(named, network, config) if named else None
+    if masks and (flags.lottery_force_reprune or (existing and not are_equal(masks, existing.masks))):
+        existing = None
+    if existing:
+        description["begun_at"] = named
+    is_there = not flags.lottery_force_reprune and _is_begun(model_dir, description, anywhere=named is None)
     if is_there and (masks is None or _has_masks(model_dir, network, masks)):
         log.info("%s already holds this training: continuing it.", model_dir)
         hosts.wait_for_all()  # until every process has read the file that names the start
     else:
-        start = present or _reset(config, network)
+        start = existing or _reset(config, network)
         start = dataclasses.replace(start, masks=masks or start.masks)
-        _write_start(config, network, source.class_names, start, asked)
+        _write_start(config, network, source.class_names, start, description)
     if hosts.is_first():
         if named:  # used only once: TensorFlow would now overwrite this file with its own progress
             storage.remove(storage.join(model_dir, tf1.STATE))
@@ -210,7 +210,7 @@ def _reset(config: Config, network: Network) -> _Origin:
 def _description(config: Config) -> dict[str, Any]:
     """The settings that define the run the flags ask for. Raises UserError for a checkpoint that would be set aside."""
     flags = config.lottery
-    own = storage.absolute(folders.folder_of(config.run.model_dir)) + "/"
+    run_folder = storage.absolute(folders.folder_of(config.run.model_dir)) + "/"
     description: dict[str, Any] = {
         "lottery_pruning_method": flags.lottery_pruning_method,
         "lottery_force_learning_rate": config.optimizer.lottery_force_learning_rate,
@@ -220,24 +220,28 @@ def _description(config: Config) -> dict[str, Any]:
     for name in ("lottery_prune_at", "lottery_reset_to", "lottery_reset_global_step_to"):
         path: str = getattr(flags, name)
         description[name] = storage.absolute(find_named(path)) if path not in ("", REINITIALIZE) else path
-        if description[name].startswith(own):
+        if description[name].startswith(run_folder):
             do = "Give another model_dir: the contents of this one are set aside for a new training."
             raise UserError(name, f"{path}, which is in model_dir itself", "a checkpoint of another training", do)
     return description
 
 
-def _is_begun(model_dir: str, asked: Mapping[str, Any], *, anywhere: bool) -> bool:
-    """Whether the run in `model_dir` was begun as asked; with `anywhere`, regardless of the checkpoint it began with.
+def _is_begun(model_dir: str, description: Mapping[str, Any], *, anywhere: bool) -> bool:
+    """Whether the run in `model_dir` was begun as described; with `anywhere`, whatever checkpoint it began with.
 
     Logs the differences.
     """
     if not folders.steps_of_run(model_dir):
         return False
-    found: dict[str, Any] = {}
+    recorded: dict[str, Any] = {}
     with contextlib.suppress(FileNotFoundError, ValueError):  # a run without the flags, or a damaged file
-        found = checked_json.loads(storage.read_text(storage.join(model_dir, _DESCRIPTION)))
-    names = [name for name in asked if not (anywhere and name == "begun_at")]
-    changed = [f"{name} {found.get(name)} -> {asked[name]}" for name in names if found.get(name) != asked[name]]
+        recorded = checked_json.loads(storage.read_text(storage.join(model_dir, _DESCRIPTION)))
+    names = [name for name in description if not (anywhere and name == "begun_at")]
+    changed = [
+        f"{name} {recorded.get(name)} -> {description[name]}"
+        for name in names
+        if recorded.get(name) != description[name]
+    ]
     if changed:
         log.warning("This training differs from the one in %s: %s", model_dir, ", ".join(changed))
     return not changed

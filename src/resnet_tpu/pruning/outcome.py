@@ -62,20 +62,20 @@ def read_outcomes(output_dirs: Sequence[str]) -> list[Outcome]:
     Each outcome is read from its checkpoint: below `output_dir`, which may be a copy, or else at the path in PHASES.
     Raises UserError if there is no such file or folder.
     """
-    found: dict[str, Outcome] = {}
+    outcomes: dict[str, Outcome] = {}
     for output_dir in output_dirs:
         path = storage.join(output_dir, PHASES)
         if not storage.exists(path):
             do = "Let the same `resnet-tpu prune` finish: it writes this file."
             raise UserError("Folder to combine", output_dir, f"one with {PHASES}", do)
         for model_dir, seed, retrain, level, method, step in _read_rows(path):
-            there = _find(model_dir, output_dir)
-            if (now := folders.steps_of_run(there)[-1]) != step:
+            run_dir = _find(model_dir, output_dir)
+            if (last_step := folders.steps_of_run(run_dir)[-1]) != step:
                 do = "Run the same `prune` again, or delete the later checkpoints."
-                raise UserError(f"Training {there}", f"step {now}", f"step {step}, as in {path}", do)
-            if (folder := storage.absolute(there)) not in found:
-                found[folder] = read_outcome(there, seed, retrain, level, method)
-    return list(found.values())
+                raise UserError(f"Training {run_dir}", f"step {last_step}", f"step {step}, as in {path}", do)
+            if (folder := storage.absolute(run_dir)) not in outcomes:
+                outcomes[folder] = read_outcome(run_dir, seed, retrain, level, method)
+    return list(outcomes.values())
 
 
 def earlier_phases(output_dir: str, outcomes: Sequence[Outcome]) -> list[str]:

@@ -122,8 +122,8 @@ def report_experiment(outcomes: Sequence[Outcome], output_dir: str, network: str
     from resnet_tpu.reports.style import write_png
 
     pruning, rows = _check_one_curve(outcomes), summarize(outcomes)
-    if left := earlier_phases(output_dir, outcomes):
-        names = listed(left, _MOST_NAMED)
+    if left_out := earlier_phases(output_dir, outcomes):
+        names = listed(left_out, _MOST_NAMED)
         do = "Name all levels in one call, or give each call an --output_dir of its own and --combine them."
         log.warning(
             "The new table and pictures of %s leave out the results of earlier calls: %s. %s", output_dir, names, do
@@ -170,8 +170,8 @@ def _check_seeds(outcomes: Sequence[Outcome], pruned: Sequence[Outcome]) -> None
     unpruned: dict[int, Outcome] = {}
     for outcome in filter(_is_unpruned, outcomes):
         other = unpruned.setdefault(outcome.seed, outcome)
-        found = " and ".join(f"{one.model_dir} (step {one.step}, {one.top_1_accuracy:.2%})" for one in (other, outcome))
-        got = f"two unpruned networks of seed {outcome.seed}: {found}"
+        runs = " and ".join(f"{run.model_dir} (step {run.step}, {run.top_1_accuracy:.2%})" for run in (other, outcome))
+        got = f"two unpruned networks of seed {outcome.seed}: {runs}"
         if other.step != outcome.step:
             raise UserError("Experiments", got, "one training of each seed", _SAME_BUT_SEEDS)
         if other.top_1_accuracy != outcome.top_1_accuracy:  # for example, if another processor trained it again

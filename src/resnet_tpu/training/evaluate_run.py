@@ -71,18 +71,18 @@ def await_options(config: Config) -> Layer:
 def _follow(config: Config, mesh: Mesh, train_steps: int | str | None) -> dict[str, float]:
     metrics: dict[str, float] = {}
     model_dir, patience = config.run.model_dir, Patience(config.eval.eval_timeout)
-    done, awaited = -1, functools.partial(_first_checkpoint, model_dir)
+    last_step, awaited = -1, functools.partial(_first_checkpoint, model_dir)
     while True:
         # every process acts on what the first one sees
         path, is_late = hosts.from_first(lambda: (_newest(model_dir), patience.is_over))
-        if path is not None and orbax.step_of(path) > done:
+        if path is not None and orbax.step_of(path) > last_step:
             trained = load_trained(model_dir, mesh)
             metrics = evaluate_checkpoint(trained, config)
-            done, own = trained.step, trained.config
-            total = lengths_of(own.replace(train_steps=train_steps or own.train.train_steps)).total
-            if done >= total:
+            last_step, run_config = trained.step, trained.config
+            total = lengths_of(run_config.replace(train_steps=train_steps or run_config.train.train_steps)).total
+            if last_step >= total:
                 return metrics
-            awaited = functools.partial("a checkpoint after step {}, up to step {}".format, done, total)
+            awaited = functools.partial("a checkpoint after step {}, up to step {}".format, last_step, total)
             patience.begin()
         elif is_late and not metrics:
             raise _no_checkpoint_error(config)
@@ -129,9 +129,11 @@ def evaluate_checkpoint(trained: Trained, config: Config) -> dict[str, float]:
     check_classes(data.location, source.class_names, trained.class_names)
     warn_of_training_photos(folders.run_of(trained.path), source, "validation")
     agree_on(config, writes=trained.belongs_to(config.run.model_dir), validation=source)
-    own = dataclasses.replace(trained.config, data=data).replace(eval_batch_size=config.eval.eval_batch_size)
+    eval_config = dataclasses.replace(trained.config, data=data).replace(eval_batch_size=config.eval.eval_batch_size)
     eval_step = make_eval_step(trained.network, trained.config.optimizer, device=trained.mesh.devices.flat[0])
-    metrics = evaluate(eval_step, trained.params, trained.batch_stats, source, own, trained.mesh, step=trained.step)
+    metrics = evaluate(
+        eval_step, trained.params, trained.batch_stats, source, eval_config, trained.mesh, step=trained.step
+    )
     if not trained.belongs_to(config.run.model_dir):
         log.info("The result is not recorded: %s is a checkpoint, not a model_dir.", config.run.model_dir)
     elif hosts.is_first():
@@ -145,8 +147,8 @@ def evaluate_checkpoint(trained: Trained, config: Config) -> dict[str, float]:
     return metrics
 
 
-def _differs_from_run(data: DataConfig, own: DataConfig) -> bool:
+def _differs_from_run(data: DataConfig, run_data: DataConfig) -> bool:
     """Whether an evaluation uses other images or other crops than the run's own evaluations."""
     names = ("num_eval_images", "eval_crop", "lth_use_random_label")
-    is_elsewhere = storage.absolute(data.location) != storage.absolute(own.location)
-    return is_elsewhere or any(getattr(data, name) != getattr(own, name) for name in names)
+    is_elsewhere = storage.absolute(data.location) != storage.absolute(run_data.location)
+    return is_elsewhere or any(getattr(data, name) != getattr(run_data, name) for name in names)

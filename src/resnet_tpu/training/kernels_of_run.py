@@ -18,33 +18,33 @@ log = logging.getLogger(__name__)
 _WORTH = 20_000  # a run of at least this many steps repays the minutes of compiling all candidates
 
 
-def resolve_kernels(config: Config, mesh: Mesh, before: dict[str, Any] | None) -> KernelSetting:
+def resolve_kernels(config: Config, mesh: Mesh, previous: dict[str, Any] | None) -> KernelSetting:
     """The setting of a run whose options are resolved; it is logged. With several hosts, all must call this.
 
-    With `kernels=auto` it is the first of these that exists: the setting of the checkpoint it resumes from, `before`
+    With `kernels=auto` it is the first of these that exists: the setting of the checkpoint it resumes from, `previous`
     (see `stored_form`), if that was for such devices; the fastest when such a step was timed here; on a TPU or GPU and
     for a long enough run, the fastest when timed now; the setting of `choose_kernels`.
     """
-    setting, why = _choose(config, mesh, before)
+    setting, why = _choose(config, mesh, previous)
     if hosts.is_first():
         log.info("Kernels: %s%s", setting, f" ({why})" if why else "")
-        if before is not None and before != stored_form(setting, mesh):
+        if previous is not None and previous != stored_form(setting, mesh):
             log.warning(
                 "Previously, the kernels were %s on %s: results will agree except for rounding.",
-                before.get("kernels"), before.get("device"),
+                previous.get("kernels"), previous.get("device"),
             )  # fmt: skip
     return setting
 
 
-def _choose(config: Config, mesh: Mesh, before: dict[str, Any] | None) -> tuple[KernelSetting, str]:
+def _choose(config: Config, mesh: Mesh, previous: dict[str, Any] | None) -> tuple[KernelSetting, str]:
     default = KernelSetting(choose_kernels(config.model, mesh).name)
     if config.model.kernels != "auto":
         return default, ""
-    kept = setting_from(before or {})
-    if kept in candidates(config, mesh) and stored_form(kept, mesh) == before:
-        return kept, "as before"
-    if found := recall(config, mesh):
-        return found, "the fastest when they were timed here"
+    setting = setting_from(previous or {})
+    if setting in candidates(config, mesh) and stored_form(setting, mesh) == previous:
+        return setting, "as before"
+    if remembered := recall(config, mesh):
+        return remembered, "the fastest when they were timed here"
     if not is_on_accelerator(mesh):
         return default, why_not("cpu", config.model.precision, mesh)
     if lengths_of(config).total < _WORTH:

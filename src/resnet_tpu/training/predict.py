@@ -98,22 +98,22 @@ def _predict(
         storage.check_writable(output_dir, "name another folder as output_dir")  # now, not after the work
     batch_size = config.eval.predict_batch_size or config.eval.eval_batch_size
     agree_on(config, trains=False, writes=False, **{"image" if images else split: source})
-    predictions, kept = predict_source(trained, source, data, batch_size=batch_size)
+    predictions, indices = predict_source(trained, source, data, batch_size=batch_size)
     if hosts.is_first():
         show_predictions(predictions, output_format, top_k, num_named=len(source) if images else 0)
         if output_dir:
-            write_report(output_dir, predictions, source, kept, top_k)
+            write_report(output_dir, predictions, source, indices, top_k)
         if folder := config.lottery.lth_prediction_result_dir:
             log.info("Wrote %s", report.write_pickle(folder, predictions))
     return predictions
 
 
 def open_images(
-    data: DataConfig, images: Sequence[str], split: Split, class_names: list[str], own: DataConfig
+    data: DataConfig, images: Sequence[str], split: Split, class_names: list[str], run_data: DataConfig
 ) -> tuple[Source, int]:
     """The named images or, if there are none, those of a split of the data; and how many of them to predict.
 
-    own: the options of the run. Its number of training images is the length of its epochs, and so asks for all of
+    run_data: the options of the run. Its number of training images is the length of its epochs, and so asks for all of
     them. Raises UserError when there are no images, or they are of other classes.
     """
     if images:
@@ -121,10 +121,10 @@ def open_images(
         return source, len(source)
     source = open_source(data, split)
     check_classes(data.location, source.class_names, class_names)
-    asked = data.num_images(split)
-    if asked is None or (split == "train" and asked == own.num_train_images):
-        asked = len(source)
-    return source, min(asked, len(source))
+    num_images = data.num_images(split)
+    if num_images is None or (split == "train" and num_images == run_data.num_train_images):
+        num_images = len(source)
+    return source, min(num_images, len(source))
 
 
 def predict_source(
@@ -147,29 +147,29 @@ def predict_source(
     )
     blocks = list(paced(steps, distributed.steps_ahead(trained.mesh)))
     for number, block in enumerate(blocks, 1):
-        what = f"Probabilities at step {trained.step}, batch {number} of {len(blocks)}"
-        check_finite(what, block["probabilities"][block["weight"] > 0], trained.advice)
-    whole = {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}
-    kept = np.flatnonzero(whole["weight"][: len(source)])
-    check_any(kept)
-    found, labels = whole["probabilities"][kept], whole["label"][kept]
-    return Predictions(names_of(source, kept.tolist()), found, labels, trained.class_names), kept
+        title = f"Probabilities at step {trained.step}, batch {number} of {len(blocks)}"
+        check_finite(title, block["probabilities"][block["weight"] > 0], trained.advice)
+    columns = {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}
+    indices = np.flatnonzero(columns["weight"][: len(source)])
+    check_any(indices)
+    probabilities, labels = columns["probabilities"][indices], columns["label"][indices]
+    return Predictions(names_of(source, indices.tolist()), probabilities, labels, trained.class_names), indices
 
 
-def check_any(kept: np.ndarray) -> None:
+def check_any(indices: np.ndarray) -> None:
     """Raises UserError if no image was kept, because all were damaged."""
-    if not kept.size:
+    if not indices.size:
         raise UserError("Images", "only damaged ones", "at least one that can be read", "Replace them, or name others.")
 
 
-def names_of(source: Source, numbers: list[int]) -> list[str]:
+def names_of(source: Source, indices: list[int]) -> list[str]:
     """The names of these images. Remote images are fetched many at a time; image files are not read again."""
     if isinstance(source, FileSource):
-        return [source.where(i) for i in numbers]
+        return [source.where(i) for i in indices]
     if (far := as_remote(source)) is None:
-        return [source[i].name for i in numbers]
-    parts = (far.fetch(numbers[i : i + _NAMES_AT_ONCE]) for i in range(0, len(numbers), _NAMES_AT_ONCE))
-    return [raise_if_damaged(found).name for part in parts for found in part]
+        return [source[i].name for i in indices]
+    parts = (far.fetch(indices[i : i + _NAMES_AT_ONCE]) for i in range(0, len(indices), _NAMES_AT_ONCE))
+    return [raise_if_damaged(sample).name for part in parts for sample in part]
 
 
 def show_predictions(predictions: Predictions, output_format: Format, top_k: int, *, num_named: int) -> None:
@@ -193,14 +193,14 @@ def show_predictions(predictions: Predictions, output_format: Format, top_k: int
             console.print(summary)
 
 
-def write_report(output_dir: str, predictions: Predictions, source: Source, kept: np.ndarray, top_k: int) -> None:
-    """Writes tables, and with labels pictures, to `output_dir`. kept: the index in `source` of each image."""
-    left_out = np.setdiff1d(np.arange(len(source)), kept).tolist()
+def write_report(output_dir: str, predictions: Predictions, source: Source, indices: np.ndarray, top_k: int) -> None:
+    """Writes tables, and with labels pictures, to `output_dir`. indices: the index in `source` of each image."""
+    left_out = np.setdiff1d(np.arange(len(source)), indices).tolist()
     written = report.write_report(
         output_dir,
         predictions,
         left_out=[source.where(i) for i in left_out],
-        image=lambda i: source[int(kept[i])].encoded,
+        image=lambda i: source[int(indices[i])].encoded,
         honour_exif=source.honour_exif,
         k=top_k,
     )

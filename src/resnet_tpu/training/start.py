@@ -66,16 +66,16 @@ def resolve_initial_weights(config: Config, checkpoints: CheckpointStore) -> tup
     """
     model_dir = config.run.model_dir
     if checkpoints.steps():
-        own = read_run(model_dir)
-        values = own.values if own else {}
-        kept = {name: value for name, value in values.items() if name in FIXED_BY_WEIGHTS}
-        asked = config.train.resnet_checkpoint
+        run = read_run(model_dir)
+        values = run.values if run else {}
+        fixed = {name: value for name, value in values.items() if name in FIXED_BY_WEIGHTS}
+        requested = config.train.resnet_checkpoint
         start = values.get(_START, "")
-        if asked not in ("", start) and hosts.is_first():
+        if requested not in ("", start) and hosts.is_first():
             do = "To start from it, give another model_dir."
-            log.warning("%s %s is not used: %s has checkpoints. %s", _START, asked, model_dir, do)
+            log.warning("%s %s is not used: %s has checkpoints. %s", _START, requested, model_dir, do)
         config = config.replace(**origin_options(values), **{_START: start})
-        return replace_and_log(config, kept, f"the checkpoints in {model_dir}"), None
+        return replace_and_log(config, fixed, f"the checkpoints in {model_dir}"), None
     weights = initial_weights(config)
     return with_options_of_weights(config, weights) if weights else config, weights
 

@@ -39,13 +39,13 @@ class Trained:
         return self.path.startswith(storage.absolute(model_dir) + "/")
 
 
-def data_for_network(asked: DataConfig, own: DataConfig, *, also: Collection[str] = ()) -> DataConfig:
-    """The data options `asked`, with the image size and the number of classes of the network's `own` options.
+def data_for_network(data: DataConfig, network_data: DataConfig, *, also: Collection[str] = ()) -> DataConfig:
+    """The options `data`, with the image size and the number of classes in `network_data`, those of a network.
 
-    `data_dir` comes from `own` too if `asked` has none. also: names of further options to take from `own`.
+    `data_dir` is taken from there too if `data` has none. also: names of further options to take from there.
     """
-    kept = {name: getattr(own, name) for name in ("image_size", "num_label_classes", *also)}
-    return dataclasses.replace(asked, data_dir=asked.data_dir or own.data_dir, **kept)
+    fixed = {name: getattr(network_data, name) for name in ("image_size", "num_label_classes", *also)}
+    return dataclasses.replace(data, data_dir=data.data_dir or network_data.data_dir, **fixed)
 
 
 def load_newest(config: Config) -> Trained:
@@ -62,15 +62,15 @@ def load_trained(path: str, mesh: Mesh, *, moving_average: bool = True) -> Train
     call this, and all read the checkpoint that the first one finds.
     """
     while True:
-        found = hosts.from_first(lambda: orbax.find(path))
+        checkpoint = hosts.from_first(lambda: orbax.find(path))
         trained, damage = None, None
         try:
-            trained = _load(found, mesh, moving_average=moving_average)
+            trained = _load(checkpoint, mesh, moving_average=moving_average)
         except orbax.DamagedCheckpointError as error:
             damage = error
         if not any(hosts.exchange(str(damage or ""))) and trained is not None:
             return trained
-        if hosts.from_first(lambda: orbax.find(path)) == found and damage is not None:
+        if hosts.from_first(lambda: orbax.find(path)) == checkpoint and damage is not None:
             raise damage
 
 

@@ -93,7 +93,7 @@ def fastest(trials: list[Trial]) -> KernelSetting:
 def _time(steps: dict[KernelSetting, TrainStep], config: Config, mesh: Mesh) -> Iterator[Trial]:
     """The median time of each step over rounds in which they take turns."""
     batch = random_batch(config, mesh)
-    found: dict[KernelSetting, list[float]] = {setting: [] for setting in steps}
+    times: dict[KernelSetting, list[float]] = {setting: [] for setting in steps}
     for _ in track(range(ROUNDS), "time kernels", ROUNDS):
         for setting, step in steps.items():
             state, metrics = step(random_state(config, mesh), batch)
@@ -102,8 +102,8 @@ def _time(steps: dict[KernelSetting, TrainStep], config: Config, mesh: Mesh) -> 
             for _ in range(STEPS):
                 state, metrics = step(state, batch)
             jax.block_until_ready((state, metrics))
-            found[setting].append((time.perf_counter() - start) / STEPS * 1000)
-    return (Trial(setting, statistics.median(times)) for setting, times in found.items())
+            times[setting].append((time.perf_counter() - start) / STEPS * 1000)
+    return (Trial(setting, statistics.median(step_times)) for setting, step_times in times.items())
 
 
 def _as_trial(row: dict[str, Any]) -> Trial:

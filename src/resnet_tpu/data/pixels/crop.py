@@ -77,16 +77,16 @@ def _attempt(draws: list[float], height: int, width: int, min_area: float) -> Wi
     lowest, highest = _ASPECT_RATIOS
     aspect = lowest + shape_draw * (highest - lowest)
     area = height * width
-    asked = min_area * 4 / 5 * area
+    least_area = min_area * 4 / 5 * area
     tallest = round(math.sqrt(area / aspect))
     if round(tallest * aspect) > width:
         tallest = int((width + 0.5 - 1e-7) / aspect)
         tallest -= round(tallest * aspect) > width
     tallest = min(tallest, height)
-    lowest_h = min(round(math.sqrt(asked / aspect)), tallest)
+    lowest_h = min(round(math.sqrt(least_area / aspect)), tallest)
     h = lowest_h + int(h_draw * (tallest - lowest_h + 1))
     w = round(h * aspect)
-    if w * h < asked:
+    if w * h < least_area:
         h += 1
         w = round(h * aspect)
     if w * h > area:

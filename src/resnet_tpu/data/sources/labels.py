@@ -49,13 +49,13 @@ def make_labels(
     counted: how many classes there are, if that is known without names.
     Raises UserError when fewer classes are asked for than there are names.
     """
-    asked = data.num_label_classes
+    requested = data.num_label_classes
     # 1001 names are a class each: a run that counted them has their number in its options
-    has_background = asked == CLASSES_WITH_BACKGROUND and len(names or ()) != CLASSES_WITH_BACKGROUND
-    every = None if names is None else ["background", *names] if has_background else list(names)
-    if every and asked and asked < len(every):
-        expected = f"at least the {len(every)} classes of {data.location}"
+    has_background = requested == CLASSES_WITH_BACKGROUND and len(names or ()) != CLASSES_WITH_BACKGROUND
+    class_names = None if names is None else ["background", *names] if has_background else list(names)
+    if class_names and requested and requested < len(class_names):
+        expected = f"at least the {len(class_names)} classes of {data.location}"
         do = "Leave it out, or give data with no more classes. A run keeps its own: start another with --init_from=RUN."
-        raise UserError("num_label_classes", asked, expected, do)
-    number = asked or len(every or ()) or counted or DEFAULT_CLASSES
-    return Labels(every, number, 0 if has_background else 1, allow_unknown, data.lth_use_random_label)
+        raise UserError("num_label_classes", requested, expected, do)
+    number = requested or len(class_names or ()) or counted or DEFAULT_CLASSES
+    return Labels(class_names, number, 0 if has_background else 1, allow_unknown, data.lth_use_random_label)

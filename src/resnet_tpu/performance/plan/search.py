@@ -24,16 +24,16 @@ def find_largest(needed: Callable[[int], float], available: float, start: int) -
     compiles. Also ends when a batch larger by a 16th is known to fail. needed: returns infinity for a batch that fails
     with unknown size. The result is at most `MOST`, None if not even one image fits.
     """
-    seen: dict[int, float] = {}
+    sizes: dict[int, float] = {}
     fits, fails = 0, MOST + 1
     batch = min(max(1, start), MOST)
-    while fails - fits > _tolerance(fits) and seen.get(fits, 0) < ENOUGH * available:
-        seen[batch] = needed(batch)
-        if seen[batch] <= available:
+    while fails - fits > _tolerance(fits) and sizes.get(fits, 0) < ENOUGH * available:
+        sizes[batch] = needed(batch)
+        if sizes[batch] <= available:
             fits = batch
         else:
             fails = batch
-        guess = _guess(seen, available, (fits + fails) / 2)
+        guess = _guess(sizes, available, (fits + fails) / 2)
         guess = guess // GRAIN * GRAIN if guess >= GRAIN else guess
         batch = int(min(max(guess, fits + _tolerance(fits)), fails - 1))
     return fits or None
@@ -43,9 +43,9 @@ def _tolerance(batch: int) -> int:
     return max(1, min(GRAIN, batch), batch // 16)
 
 
-def _guess(seen: dict[int, float], available: float, middle: float) -> float:
+def _guess(sizes: dict[int, float], available: float, middle: float) -> float:
     """The batch at which the line through the two known points nearest to the limit reaches `AIM`, else `middle`."""
-    known = sorted((abs(size - available), batch, size) for batch, size in seen.items() if math.isfinite(size))
+    known = sorted((abs(size - available), batch, size) for batch, size in sizes.items() if math.isfinite(size))
     if not known:
         return middle
     (_, batch, size), *others = known

@@ -94,15 +94,15 @@ def find_topology(name: str) -> Topology:
     Raises UserError, naming those that exist, for any other name.
     """
     check_kind("topology", name, str, "Give its name: 'v5e-8'.")
-    if found := find_tpu_slice(name) or _GPUS.get(name):
-        return found
-    known, name = [*TPU_SLICES, *_GPUS], name.replace("v5litepod", "v5e")
+    if topology := find_tpu_slice(name) or _GPUS.get(name):
+        return topology
+    known_names, name = [*TPU_SLICES, *_GPUS], name.replace("v5litepod", "v5e")
     generation = re.split("[:-]", name)[0]
     if generation not in GENERATIONS | GPUS:
         expected = f"a slice of {', '.join(GENERATIONS)} such as v5e:2x4 or v3-32, or {', '.join(GPUS)} such as h200:8"
-        raise UserError("--topology", name, expected, f"Choose one.{nearest(name, known)}")
-    own = ", ".join(other for other in known if other.startswith(f"{generation}:"))
-    raise UserError("--topology", name, f"one of {own}", f"Choose one.{nearest(name, known, count=1)}")
+        raise UserError("--topology", name, expected, f"Choose one.{nearest(name, known_names)}")
+    sizes = ", ".join(slice_name for slice_name in known_names if slice_name.startswith(f"{generation}:"))
+    raise UserError("--topology", name, f"one of {sizes}", f"Choose one.{nearest(name, known_names, count=1)}")
 
 
 def smallest_like(topology: Topology) -> Topology:

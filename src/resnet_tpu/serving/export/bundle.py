@@ -135,45 +135,45 @@ def open_bundle(path: GivenPath) -> Bundle:
     Raises UserError when there is none, or when one of its files is missing or truncated. Checksums are compared when
     a file is read.
     """
-    given = expand_home(path)
-    newest = newest_bundle(given)
+    location = expand_home(path)
+    newest = newest_bundle(location)
     if newest is None:
-        raise _no_bundle_error(given)
+        raise _no_bundle_error(location)
     file = storage.join(newest, DESCRIPTION)
     try:
-        found = checked_json.loads(storage.read_text(file))
-        if (version := as_kind(int, found["format"], "format")) > FORMAT:
-            do = f"Use resnet_tpu {found['description']['package_version']} or later."
+        content = checked_json.loads(storage.read_text(file))
+        if (version := as_kind(int, content["format"], "format")) > FORMAT:
+            do = f"Use resnet_tpu {content['description']['package_version']} or later."
             raise UserError(f"Bundle {newest}", f"format {version}", f"at most {FORMAT}", do)
-        bundle = _parse(newest, found)
+        bundle = _parse(newest, content)
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise _damaged(file, f"a file that cannot be read ({first_line(error)})", "what was written") from None
     for name, (size, _) in bundle.files.items():
         file = storage.join(newest, name)
         if not storage.exists(file):
             raise _damaged(file, "no such file", f"the {size} bytes that {DESCRIPTION} lists")
-        if (there := storage.file_state(file)[0]) != size:
-            raise _damaged(file, f"{there} bytes", f"the {size} that were written")
+        if (num_bytes := storage.file_state(file)[0]) != size:
+            raise _damaged(file, f"{num_bytes} bytes", f"the {size} that were written")
     return bundle
 
 
-def _parse(path: str, found: Mapping[str, Any]) -> Bundle:
-    """Raises ValueError, LookupError, TypeError or AttributeError if `found` does not have the written structure."""
-    card, folder = found["description"], path.rsplit("/", 1)[-1]
+def _parse(path: str, content: Mapping[str, Any]) -> Bundle:
+    """Raises ValueError, LookupError, TypeError or AttributeError if `content` does not have the written structure."""
+    card, folder = content["description"], path.rsplit("/", 1)[-1]
     image_size, method = as_kind(int, card["image_size"], "image_size"), card["resize_method"]
-    forms, files = as_kind(list[str], found["forms"], "forms"), as_kind(dict[str, _File], found["files"], "files")
+    forms, files = as_kind(list[str], content["forms"], "forms"), as_kind(dict[str, _File], content["files"], "files")
     if image_size < 1 or method not in ("bicubic", "bilinear") or not set(forms) <= set(FORMS):
         raise ValueError(f"image_size {image_size}, resize_method {method!r:.40}, forms {forms!r:.80}")
     return Bundle(
         path=path,
         name=as_kind(str, card["name"], "name"),
-        version=int(folder) if folder.isdecimal() else as_kind(int, found["written"], "written"),
+        version=int(folder) if folder.isdecimal() else as_kind(int, content["written"], "written"),
         class_names=as_kind(list[str], card["class_names"], "class_names"),
         image_size=image_size,
         resize_method=method,
         description=card,
         forms=tuple(form for form in FORMS if form in forms),
-        config=config_of(found),
+        config=config_of(content),
         files={name: (file.bytes, file.sha256) for name, file in files.items()},
     )
 

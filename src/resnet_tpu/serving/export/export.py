@@ -43,8 +43,8 @@ def export_run(
         raise UserError("export_dir", "nothing", "a folder for bundles", "Give --export_dir=FOLDER.")
     check_export(config.eval)
     with hosts.connected(config.run):
-        found = trained or load_newest(config)
-        path = hosts.from_first(lambda: export_model(found, config, check))
+        checkpoint = trained or load_newest(config)
+        path = hosts.from_first(lambda: export_model(checkpoint, config, check))
     log.info("Exported to %s", path)
     return path
 
@@ -55,39 +55,39 @@ def export_model(trained: Trained, config: Config, check: Callable[[Bundle], obj
     config: the options of the export, and of the data that calibrate the int8 form. check: see `export_run`. Raises
     UserError.
     """
-    asked = config.eval
+    options = config.eval
     folded = fold(trained)
-    sizes = batch_sizes(asked)
+    sizes = batch_sizes(options)
     card = make_card(
-        trained, folded, name=asked.model_name, averaged=asked.export_moving_average, warmup_batch_sizes=sizes
+        trained, folded, name=options.model_name, averaged=options.export_moving_average, warmup_batch_sizes=sizes
     )
-    if not asked.export_forms:
+    if not options.export_forms:
         _report_left_out()
     forms: list[tuple[Form, Maker]] = [
-        (form, functools.partial(_write_form, form, trained, folded, config)) for form in chosen_forms(asked)
+        (form, functools.partial(_write_form, form, trained, folded, config)) for form in chosen_forms(options)
     ]
-    if asked.add_warmup_requests and "savedmodel" not in dict(forms):
+    if options.add_warmup_requests and "savedmodel" not in dict(forms):
         log.info("add_warmup_requests: nothing to do without a SavedModel; `resnet-tpu serve` warms up by itself")
-    return write_bundle(asked.export_dir, card, trained.config, track(forms, "export", total=len(forms)), check)
+    return write_bundle(options.export_dir, card, trained.config, track(forms, "export", total=len(forms)), check)
 
 
-def check_export(asked: EvalConfig) -> None:
+def check_export(options: EvalConfig) -> None:
     """Raises UserError for invalid options, missing packages, and a folder that cannot be written to."""
-    for form in chosen_forms(asked):
+    for form in chosen_forms(options):
         if package := _missing_package(form):
             raise missing_extra(f"Form {form}", package, _EXTRAS[form])
-    batch_sizes(asked)
-    if not re.fullmatch(r"[\w.-]+", asked.model_name, re.ASCII):
+    batch_sizes(options)
+    if not re.fullmatch(r"[\w.-]+", options.model_name, re.ASCII):
         do = "Clients ask for it by this name: /v1/models/NAME."
-        raise UserError("model_name", repr(asked.model_name), "English letters, digits, '.', '_' and '-'", do)
-    storage.check_writable(asked.export_dir)
+        raise UserError("model_name", repr(options.model_name), "English letters, digits, '.', '_' and '-'", do)
+    storage.check_writable(options.export_dir)
 
 
-def chosen_forms(asked: EvalConfig) -> tuple[Form, ...]:
+def chosen_forms(options: EvalConfig) -> tuple[Form, ...]:
     """The forms that the options ask for, each once. Raises UserError for an unknown form."""
-    if not asked.export_forms:
+    if not options.export_forms:
         return tuple(form for form in _DEFAULT_FORMS if not _missing_package(form))
-    names = [name.strip() for name in asked.export_forms.split(",")]
+    names = [name.strip() for name in options.export_forms.split(",")]
     for name in names:
         if name not in FORMS:
             raise UserError(
@@ -96,12 +96,12 @@ def chosen_forms(asked: EvalConfig) -> tuple[Form, ...]:
     return tuple(form for form in FORMS if form in names)
 
 
-def batch_sizes(asked: EvalConfig) -> tuple[int, ...]:
+def batch_sizes(options: EvalConfig) -> tuple[int, ...]:
     """The numbers in `inference_batch_sizes`, ascending. Raises UserError for anything but positive numbers."""
-    sizes = numbers_in(asked.inference_batch_sizes, int)
+    sizes = numbers_in(options.inference_batch_sizes, int)
     if not sizes or min(sizes) < 1:
         expected = "positive numbers separated by commas, such as 1,8,32"
-        raise UserError("inference_batch_sizes", repr(asked.inference_batch_sizes), expected, "Change the value.")
+        raise UserError("inference_batch_sizes", repr(options.inference_batch_sizes), expected, "Change the value.")
     return tuple(sorted({*sizes}))
 
 

@@ -81,7 +81,7 @@ def verify(bundle: Bundle, expected: Expected) -> list[Comparison]:
     """
     trained, source, data = expected
     reference: np.ndarray | None = None
-    found = []
+    comparisons = []
     for name, run in _classifiers(bundle, trained):
         timed = _Timed(run)
         logits, labels, _ = run_source(
@@ -90,10 +90,10 @@ def verify(bundle: Bundle, expected: Expected) -> list[Comparison]:
             advise=trained.advice,
         )  # fmt: skip
         reference = logits if reference is None else reference
-        found.append(_compare(name, logits, reference, labels, timed.rate()))
+        comparisons.append(_compare(name, logits, reference, labels, timed.rate()))
         if name in ("stablehlo", "onnx", "savedmodel"):
-            _check(found[-1], reference)
-    return found
+            _check(comparisons[-1], reference)
+    return comparisons
 
 
 def _classifiers(bundle: Bundle, trained: Trained) -> Iterator[tuple[str, Classifier]]:
@@ -158,13 +158,13 @@ def _compare(
     )
 
 
-def _check(found: Comparison, reference: np.ndarray) -> None:
-    rounds = found.name == "stablehlo" and jax.default_backend() != "cpu"
+def _check(comparison: Comparison, reference: np.ndarray) -> None:
+    rounds = comparison.name == "stablehlo" and jax.default_backend() != "cpu"
     limit = (ACCELERATOR_TOLERANCE if rounds else TOLERANCE) * max(1.0, float(np.abs(reference).max()))
-    if not found.logits <= limit:
+    if not comparison.logits <= limit:
         raise UserError(
-            f"Form {found.name}",
-            f"logits that differ by {found.logits:.2g} from those of the trained network",
+            f"Form {comparison.name}",
+            f"logits that differ by {comparison.logits:.2g} from those of the trained network",
             f"at most {limit:.2g}",
             "Nothing was exported. Upgrade the package that runs this form, or report the fault.",
         )
@@ -186,13 +186,13 @@ def comparisons_table(comparisons: Sequence[Comparison]) -> Table:
     table.add_column("form", overflow="fold")
     for title in ("logits differ by", "probabilities by", "same class", "top-1", "images/s"):
         table.add_column(title, justify="right")
-    for index, found in enumerate(comparisons):
+    for index, comparison in enumerate(comparisons):
         table.add_row(
-            found.name,
-            "" if index == 0 else f"{found.logits:.1e}",
-            "" if index == 0 else f"{found.probabilities:.1e}",
-            "" if index == 0 else f"{found.same} of {found.num_images}",
-            "" if found.top_1 is None else f"{found.top_1:.2%}",
-            "" if found.images_per_second is None else f"{found.images_per_second:.0f}",
+            comparison.name,
+            "" if index == 0 else f"{comparison.logits:.1e}",
+            "" if index == 0 else f"{comparison.probabilities:.1e}",
+            "" if index == 0 else f"{comparison.same} of {comparison.num_images}",
+            "" if comparison.top_1 is None else f"{comparison.top_1:.2%}",
+            "" if comparison.images_per_second is None else f"{comparison.images_per_second:.0f}",
         )
     return table

@@ -74,7 +74,7 @@ class Model:
         A bundle that fails to load is logged once and changes nothing; it is tried again after a while, or as soon as
         its files change. The version that accepted a request answers it.
         """
-        found: tuple[str, object] = self.location, None
+        candidate: tuple[str, object] = self.location, None
         try:
             path = newest_bundle(self.location)
             if path is None:
@@ -83,8 +83,8 @@ class Model:
             if path == self.current.bundle.path:
                 self._refused = None
                 return
-            found = path, [(file, _state_of(file)) for file in storage.files_below(path)]
-            if found == self._refused and time.monotonic() < self._retry_at:
+            candidate = path, [(file, _state_of(file)) for file in storage.files_below(path)]
+            if candidate == self._refused and time.monotonic() < self._retry_at:
                 return
             if not is_bundle(self.current.bundle.path):  # deleted, or temporarily unreachable
                 storage.check_reachable(storage.join(self.current.bundle.path, DESCRIPTION))
@@ -94,8 +94,8 @@ class Model:
             log.info("Serving %s version %d from %s", self.name, bundle.version, path)
         except Exception as error:  # noqa: BLE001 (whatever is wrong with a new bundle, the old one stays in service)
             self._retry_at = time.monotonic() + _RETRY_SECONDS
-            if found != self._refused:
-                self._refused = found  # if the bundle is still being copied, its state differs next time
+            if candidate != self._refused:
+                self._refused = candidate  # if the bundle is still being copied, its state differs next time
                 loader.metrics.reloads.labels(self.name, "refused").inc()
                 log.warning("%s: version %d is kept. %s", self.name, self.current.bundle.version, describe(error))
 
@@ -114,14 +114,14 @@ class Loader:
         sizes = options.batch_sizes() if form == "stablehlo" else []
         for size in sizes or [options.max_batch_size, 1]:
             side = bundle.image_size
-            found = classify(np.zeros((size, side, side, 3), np.uint8))
-            if found.shape != (size, len(bundle.class_names)):
+            logits = classify(np.zeros((size, side, side, 3), np.uint8))
+            if logits.shape != (size, len(bundle.class_names)):
                 expected = f"{size} rows of {len(bundle.class_names)} logits"
                 raise UserError(
-                    f"Bundle {bundle.path}", f"an output of shape {found.shape}", expected, "Export it again."
+                    f"Bundle {bundle.path}", f"an output of shape {logits.shape}", expected, "Export it again."
                 )
-            what = f"Logits of bundle {bundle.path}, step {bundle.description.get('step')}"
-            check_finite(what, found, lambda: "Export an earlier checkpoint.")
+            title = f"Logits of bundle {bundle.path}, step {bundle.description.get('step')}"
+            check_finite(title, logits, lambda: "Export an earlier checkpoint.")
         batcher = Batcher(
             classify,
             decoders=self.decoders,
@@ -134,13 +134,13 @@ class Loader:
         return LoadedBundle(bundle, form, batcher, options.max_pixels)
 
 
-def load_models(given: Sequence[str], loader: Loader) -> dict[str, Model]:
-    """The models by name. given: `NAME=PATH`, or PATH for the bundle's own name. Raises UserError."""
+def load_models(paths: Sequence[str], loader: Loader) -> dict[str, Model]:
+    """The models by name. paths: `NAME=PATH`, or PATH for the bundle's own name. Raises UserError."""
     opened: dict[str, tuple[str, Bundle]] = {}
-    for text in given:
-        name, equals, location = text.partition("=")
-        if not name or not equals or "/" in name or (not storage.is_remote(text) and storage.exists(text)):
-            name, location = "", text
+    for path in paths:
+        name, equals, location = path.partition("=")
+        if not name or not equals or "/" in name or (not storage.is_remote(path) and storage.exists(path)):
+            name, location = "", path
         location = expand_home(location)
         bundle = open_bundle(location)
         name = name or bundle.name
