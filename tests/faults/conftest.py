@@ -24,7 +24,7 @@ import pytest
 
 from resnet_tpu.checkpoints import folders, orbax
 from resnet_tpu.reports.events import read_events
-from resnet_tpu.reports.metrics import read_metrics
+from tests.comparisons import rows_of
 
 IN_A_ROW = 10
 PATIENCE_SECS = 500  # for a machine that is busy with other tests
@@ -209,7 +209,6 @@ TRAINING = {
     "train_batch_size": 16, "eval_batch_size": 16, "train_steps": 24, "steps_per_eval": 8, "iterations_per_loop": 1,
     "save_checkpoints_steps": 2, "keep_checkpoint_max": 2, "num_cores": 1, "lottery_checkpoint_iters": 4,
 }  # fmt: skip
-VARYING = "time|images_per_sec|input_wait_share"
 
 
 def prepared(nursery: Nursery, photos: Path, workers: int = 2) -> Program:
@@ -286,14 +285,6 @@ def check_same_run(whole: Path, found: Path) -> None:
     for name in ("config.json", "labels.txt"):
         assert not differ(whole / name, found / name)
     assert (found / "report" / "curves.png").exists()
-
-
-def rows_of(run: Path) -> dict[tuple[str, int], dict[str, Any]]:
-    """The metrics of each split and step, without times."""
-    return {
-        (row["split"], row["step"]): {name: value for name, value in row.items() if not re.fullmatch(VARYING, name)}
-        for row in read_metrics(str(run))
-    }
 
 
 def pruned(nursery: Nursery, dense: Path) -> Program:

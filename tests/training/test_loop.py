@@ -30,26 +30,13 @@ from resnet_tpu.training.loop import train
 from resnet_tpu.training.rehearsal import rehearse
 from resnet_tpu.training.state import TrainState
 from resnet_tpu.training.trained import load_trained
+from tests.comparisons import arrays_of, rows_of
 
 TOTAL = 7
 BATCH = 16
 
 
 Tiny = Callable[..., Config]
-
-
-def arrays_of(model_dir: Path, step: int) -> dict[str, np.ndarray]:
-    path = str(model_dir / folders.CHECKPOINTS / str(step))
-    return orbax.load_named(path, ("params", "batch_stats", "momentum"))
-
-
-def rows_of(model_dir: Path) -> dict[tuple[str, int], dict[str, float]]:
-    """The metrics without times, which differ from run to run."""
-    varying = ("time", "images_per_sec", "input_wait_share")
-    return {
-        (row["split"], row["step"]): {name: value for name, value in row.items() if name not in varying}
-        for row in read_metrics(str(model_dir))
-    }
 
 
 @pytest.fixture(scope="module")

@@ -30,6 +30,7 @@ from resnet_tpu.options.config import Config, DataConfig
 from resnet_tpu.performance.profiling.stages import sample_stages
 from resnet_tpu.reports.metrics import read_metrics
 from resnet_tpu.training.loop import train
+from tests.comparisons import VARYING
 
 pytest.importorskip("google.cloud.bigtable")
 
@@ -202,9 +203,8 @@ def test_training_from_a_table_is_training_from_the_records(server: Any, records
     table = {"bigtable_instance": "i", "bigtable_project": "p", "bigtable_table": "t"}
     for name, place in (("files", {"data_dir": str(records)}), ("table", table)):
         train(Config().replace(**options, **place, model_dir=str(tmp_path / name)))
-    varying = ("time", "images_per_sec", "input_wait_share")
     expected, found = (
-        [{key: value for key, value in row.items() if key not in varying} for row in read_metrics(str(tmp_path / name))]
+        [{key: value for key, value in row.items() if key not in VARYING} for row in read_metrics(str(tmp_path / name))]
         for name in ("files", "table")
     )
     assert expected == found

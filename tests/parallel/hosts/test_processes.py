@@ -22,12 +22,12 @@ import jax
 import numpy as np
 import pytest
 
-from resnet_tpu.checkpoints import folders, orbax
+from resnet_tpu.checkpoints import folders
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config
 from resnet_tpu.parallel import hosts, rendezvous
-from resnet_tpu.reports.metrics import read_metrics
 from resnet_tpu.training.loop import train
+from tests.comparisons import arrays_of, rows_of
 
 OPTIONS: dict[str, Any] = {
     "data_dir": "synthetic", "image_size": 16, "num_label_classes": 4, "num_train_images": 40, "num_eval_images": 37,
@@ -39,7 +39,6 @@ OPTIONS: dict[str, Any] = {
 Started = Callable[..., AbstractContextManager[list[Any]]]
 
 TOTAL = 5
-VARYING = ("time", "images_per_sec", "input_wait_share")
 
 
 def words(model_dir: Path, verb: str = "train", **changes: Any) -> list[str]:
@@ -54,26 +53,27 @@ def alone(model_dir: Path, devices: int, **changes: Any) -> None:
     train(Config().replace(**(OPTIONS | {"model_dir": str(model_dir), "num_cores": devices} | changes)))
 
 
-def arrays_of(model_dir: Path) -> dict[str, np.ndarray]:
-    return orbax.load_named(orbax.find(str(model_dir)), ("params", "batch_stats", "momentum"))
+def newest_arrays(model_dir: Path) -> dict[str, np.ndarray]:
+    return arrays_of(model_dir, folders.steps_of_run(str(model_dir))[-1])
 
 
-def rows_of(model_dir: Path, split: str) -> dict[int, dict[str, float]]:
+def rows_of_split(model_dir: Path, split: str) -> dict[int, dict[str, float]]:
+    """The numbers of a split by step."""
     return {
-        int(row["step"]): {name: value for name, value in row.items() if name not in (*VARYING, "split", "step")}
-        for row in read_metrics(str(model_dir))
-        if row["split"] == split
+        step: {name: value for name, value in row.items() if name not in ("split", "step")}
+        for (of, step), row in rows_of(model_dir).items()
+        if of == split
     }
 
 
 def check_the_same_training(one: Path, other: Path) -> None:
     """Losses and parameters must agree, up to float32 sums that are taken in another order, over few steps."""
     for split, rtol in (("train", 1e-5), ("eval", 1e-4)):
-        expected, found = rows_of(one, split), rows_of(other, split)
+        expected, found = rows_of_split(one, split), rows_of_split(other, split)
         assert expected.keys() == found.keys()
         for step, row in expected.items():
             assert found[step] == pytest.approx(row, rel=rtol), (split, step)
-    expected, found = arrays_of(one), arrays_of(other)
+    expected, found = newest_arrays(one), newest_arrays(other)
     assert expected.keys() == found.keys()
     for name in expected:
         np.testing.assert_allclose(found[name], expected[name], rtol=0, atol=1e-4, err_msg=name)
@@ -322,7 +322,7 @@ def test_two_processes_train_as_one_with_two_devices(by_two: tuple[Path, list[st
     model_dir, said = by_two
     alone(tmp_path, 2, train_steps=TOTAL, steps_per_eval=3, save_checkpoints_steps=2)
     check_the_same_training(tmp_path, model_dir)
-    assert rows_of(model_dir, "eval").keys() == {3, TOTAL}  # on 37 images, which two hosts cannot share evenly
+    assert rows_of_split(model_dir, "eval").keys() == {3, TOTAL}  # on 37 images, which two hosts cannot share evenly
     assert {path.name for path in (model_dir / "checkpoints").iterdir()} == {"2", "3", "4", "5"}
     assert len(list(model_dir.glob("events.out.*"))) == 1
     assert "Step 5 of 5" in said[0]
@@ -335,9 +335,9 @@ def test_a_checkpoint_of_two_processes_is_evaluated_and_predicted_by_two(
 ) -> None:
     model_dir = tmp_path / "run"
     shutil.copytree(by_two[0], model_dir)
-    before = rows_of(model_dir, "eval")[TOTAL]
+    before = rows_of_split(model_dir, "eval")[TOTAL]
     run(started, tmp_path, words(model_dir, "eval"), 2)
-    assert rows_of(model_dir, "eval")[TOTAL] == pytest.approx(before, rel=1e-5)
+    assert rows_of_split(model_dir, "eval")[TOTAL] == pytest.approx(before, rel=1e-5)
     options = {"split": "validation", "format": "json", "top_k": 1, "output_dir": tmp_path / "report"}
     told, silent = run(started, tmp_path, words(model_dir, "predict", **options), 2)
     assert len(json.loads(told[told.index("[\n") : told.rindex("]") + 1])) == 37
@@ -356,7 +356,7 @@ def test_a_signal_to_one_stops_all_at_the_same_step_and_a_killed_one_stops_the_r
         results = [process.end() for process in processes]
     assert [code for code, _ in results] == [129, 129], results
     stopped_at = folders.steps_in(str(model_dir / "checkpoints"))[-1]
-    assert stopped_at == max(rows_of(model_dir, "train")) + 1  # no work was lost
+    assert stopped_at == max(rows_of_split(model_dir, "train")) + 1  # no work was lost
 
     listening = [*endless, "--heartbeat_timeout=10"]  # so that a loss is noticed sooner
     with started(tmp_path, {0: listening, 1: listening}) as processes:

@@ -30,6 +30,7 @@ from resnet_tpu.serving.export.classifier import load_classifier
 from resnet_tpu.serving.export.export import export_run
 from resnet_tpu.training.evaluate_run import evaluate_run
 from resnet_tpu.training.loop import train
+from tests.comparisons import rows_of
 
 Bucket = Any  # of conftest.py
 OPTIONS = {
@@ -81,21 +82,13 @@ def assert_same_runs(one: str, other: str) -> None:
     expected, found = (orbax.load_named(path) for path in paths)
     assert expected.keys() == found.keys()
     assert [name for name in expected if not np.array_equal(expected[name], found[name])] == []
-    assert rows_of(one) == rows_of(other)
+    assert rows_of(f"{one}/run") == rows_of(f"{other}/run")
     for folder in ("run", "run/eval"):
         scalars = [
             [scalar[:3] for scalar in read_events(f"{place}/{folder}") if not re.search("per_sec|wait", scalar.tag)]
             for place in (one, other)
         ]
         assert scalars[0] == scalars[1] != []
-
-
-def rows_of(folder: str) -> dict[Any, Any]:
-    varying = ("time", "images_per_sec", "input_wait_share")
-    return {
-        (row["split"], row["step"]): {name: value for name, value in row.items() if name not in varying}
-        for row in read_metrics(f"{folder}/run")
-    }
 
 
 def wait_until(is_so: Callable[[], bool], process: "subprocess.Popen[str]") -> None:
@@ -262,7 +255,7 @@ def test_eval_follows_a_run_in_a_bucket(bucket: Bucket, near: str, far: str, cap
         training.result()
     rows = [row for row in read_metrics(f"{far}/run") if row["split"] == "eval"]
     assert [row["step"] for row in rows] == [4, 6]
-    expected = rows_of(near)["eval", 6]
+    expected = rows_of(f"{near}/run")["eval", 6]
     assert {name: metrics[name] for name in ("loss", "top_1_accuracy")} == {
         name: expected[name] for name in ("loss", "top_1_accuracy")
     }
