@@ -21,7 +21,7 @@ from resnet_tpu.performance.bench.photos import draw_photos, find_jpegs, write_r
 needs_library = pytest.mark.skipif(native.load() is None, reason="without the library in C there is no stub")
 
 
-def test_what_is_estimated() -> None:
+def test_estimates_images_per_sec_by_cores() -> None:
     medians = {
         Run("stubbed", "threads", 2): (20_000.0, 50.0, 50.0),
         Run("real", "threads", 2): (3_000.0, 640.0, 640.0),
@@ -53,7 +53,7 @@ def test_all_is_done_but_to_decode(workers: Literal["threads", "processes"], tmp
 
 
 @needs_library
-def test_what_is_left_out_draws_the_same_numbers(tmp_path: Path) -> None:
+def test_skipped_decoding_draws_the_same_random_numbers(tmp_path: Path) -> None:
     draw_photos(tmp_path, 1, height=40, width=60)
     (photo,) = find_jpegs(str(tmp_path))
     out, (one, other) = np.zeros((32, 32, 3), np.uint8), (np.random.default_rng(5) for _ in range(2))
@@ -66,7 +66,9 @@ def test_what_is_left_out_draws_the_same_numbers(tmp_path: Path) -> None:
 
 @needs_library
 @pytest.mark.long
-def test_its_short_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_quick_option_measures_every_case_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     output = tmp_path / "ceiling.json"
     monkeypatch.setattr(sys, "argv", ["ceiling", "--quick", "--image_size=32", f"--output={output}"])
     ceiling.main()

@@ -39,7 +39,7 @@ def test_rows_become_images_of_their_classes(tmp_path: Path) -> None:
     assert ships == ["0000.png", "0001.png"]
 
 
-def test_what_is_there_and_what_is_another_package_are_told(tmp_path: Path) -> None:
+def test_unpack_refuses_existing_folder_and_other_package(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="a folder that is there, expected a new one"):
         cifar10.unpack(tmp_path / "package.tgz", tmp_path)
     make_package(tmp_path / "package.tgz", {}, {})

@@ -30,7 +30,7 @@ def test_other_names() -> None:
     assert LISTS["Other names"] == {*ALIASES, *ALIASES.values(), *SHORTHANDS}
 
 
-def test_what_is_said_not_to_act_does_not() -> None:
+def test_flags_documented_as_inert_have_no_effect() -> None:
     spent = {name for row in ROWS for name in names_of(row[0]) if row[2].startswith("nothing left to do")}
     assert spent == set(WITHOUT_EFFECT)
 

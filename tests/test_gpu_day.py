@@ -28,7 +28,7 @@ def python(code: str) -> list[str]:
     return [sys.executable, "-c", code]
 
 
-def test_what_fails_is_told_and_what_is_done_is_not_done_again(
+def test_reports_failed_parts_and_skips_finished_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     good, bad = python("print('{\"speed\": 1}')"), python("import sys; print('begun'); sys.exit('no luck')")
@@ -62,7 +62,7 @@ def test_what_fails_is_told_and_what_is_done_is_not_done_again(
     assert "expected quick=True" in start(monkeypatch, tmp_path, "--quick")["error"]
 
 
-def test_what_the_minutes_do_not_hold_is_out_of_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_part_that_exceeds_the_minutes_is_out_of_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     part = Part("good", 60, [python("import time; time.sleep(60)")], gpu_day.read_last)
     monkeypatch.setattr(gpu_day, "parts", lambda options, done: iter([part]))
     assert start(monkeypatch, tmp_path, "--minutes=0")["good"]["state"] == "out of time"
@@ -80,7 +80,7 @@ def test_predictions_are_compared_by_class_and_by_probability() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_all_of_it_runs_here_tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_parts_run_on_a_cpu_in_quick_mode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAX_NUM_CPU_DEVICES", "1")
     found = start(monkeypatch, tmp_path, "--quick", "--minutes=30")
     assert found.pop("error") == ""

@@ -99,7 +99,7 @@ def test_a_short_name(weights: dict[str, np.ndarray], tmp_path: Path, monkeypatc
 
 
 @pytest.mark.parametrize("wanted", [True, False])
-def test_the_averages_of_a_run_are_used_where_it_says_so(wanted: bool, tmp_path: Path) -> None:
+def test_moving_averages_are_used_as_the_option_says(wanted: bool, tmp_path: Path) -> None:
     config = rt.Config().replace(
         resnet_depth=8, resnet_width=4, image_size=16, num_label_classes=2, moving_average_decay=0.9, bn_momentum=0.0,
         export_moving_average=wanted,

@@ -173,7 +173,7 @@ def test_images_of_an_iterator_that_reuses_their_place_are_told_apart(
         ([], "Images: got none, expected at least one"),
     ],
 )
-def test_what_is_no_image(image: object, message: str, run: tuple[rt.Config, list]) -> None:
+def test_predict_refuses_inputs_that_are_no_images(image: object, message: str, run: tuple[rt.Config, list]) -> None:
     with pytest.raises(rt.UserError, match=message):
         rt.load_model(run[0].run.model_dir).predict(image)  # pyright: ignore[reportArgumentType]
 
@@ -186,7 +186,7 @@ def test_a_prediction_encodes_each_image_once(run: tuple[rt.Config, list], monke
     assert encode.call_count == 2
 
 
-def test_a_damaged_image_is_told_even_if_the_training_left_such_out(
+def test_predict_refuses_damaged_image_even_if_training_skipped_such(
     photos: Path, run: tuple[rt.Config, list], tmp_path: Path
 ) -> None:
     model = rt.load_model(run[0].run.model_dir)
@@ -199,7 +199,7 @@ def test_a_damaged_image_is_told_even_if_the_training_left_such_out(
             ask([tmp_path / "bad.png", photos / "dark" / "0.png"])
 
 
-def test_every_step_is_told_and_is_in_the_history(run: tuple[rt.Config, list[tuple[int, dict[str, float]]]]) -> None:
+def test_callback_and_history_have_every_step(run: tuple[rt.Config, list[tuple[int, dict[str, float]]]]) -> None:
     config, said = run
     history = rt.history(config.run.model_dir, "train")
     assert history["step"].tolist() == [step for step, _ in said] == [0, 1, 2, 3]

@@ -136,7 +136,7 @@ def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("average", [True, False])
 @pytest.mark.usefixtures("narrow")
-def test_safetensors_hold_the_averages_unless_told_otherwise(average: bool) -> None:
+def test_safetensors_hold_the_averages_by_default(average: bool) -> None:
     options = {"moving_average_decay": 0.9999, "bn_momentum": 0.0}
     arrays = make_run("run", average=True, **TORCH_SHAPED | {"resnet_width": 4}, **options)
     convert("run", "w.safetensors", *([] if average else ["--params_override=export_moving_average=false"]))
@@ -346,7 +346,7 @@ def test_weights_without_a_classifier_are_for_training_only(
     assert message in fails(capsys, "one.safetensors", "new")
 
 
-def test_what_the_original_does_not_do_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_warns_of_options_that_the_original_lacks(capsys: pytest.CaptureFixture[str]) -> None:
     make_run("run", **SMALL, pool_padding="symmetric", eval_preprocessing="pil")
     convert("run", "tf1", "--to=tf1")
     assert "The original has no pool_padding=symmetric, only same" in (said := capsys.readouterr().err)
@@ -358,7 +358,7 @@ def test_what_the_original_does_not_do_is_said(capsys: pytest.CaptureFixture[str
     assert "The original has no resnetd_shortcut=True, only False" in capsys.readouterr().err
 
 
-def test_a_pruned_network_s_masks_are_said_to_be_lost(capsys: pytest.CaptureFixture[str]) -> None:
+def test_warns_that_masks_are_lost(capsys: pytest.CaptureFixture[str]) -> None:
     arrays = make_run("run", **SMALL)
     kernel = arrays["params"]["stem"]["conv"]["kernel"]
     masks = {"stem": {"conv": {"kernel": np.ones(kernel.shape, bool)}}}
@@ -419,7 +419,7 @@ def test_to_timm_and_back_weights_names_and_preprocessing_are_the_same(preproces
 
 
 @pytest.mark.usefixtures("narrow")
-def test_what_timm_reads() -> None:
+def test_writes_config_and_card_for_timm() -> None:
     make_run("run", **TIMM)
     with MetricsWriter("run") as writer:
         writer.write("eval", {6: {"top_1_accuracy": 0.5}, 7: {"top_1_accuracy": 0.875}})

@@ -90,7 +90,7 @@ def test_a_file_that_was_put_there_is_taken(site: Site, monkeypatch: pytest.Monk
     assert site.num_requests == 0
 
 
-def test_what_is_not_the_file_is_never_kept(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_downloads_are_not_kept(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     site.content = CONTENT[:-1] + b"x"
     with pytest.raises(UserError, match=rf"got content with sha256 .*expected {CHECKSUM[:8]}\.\.\., as its name says"):
         published.fetch(site.address)

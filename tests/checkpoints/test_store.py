@@ -209,7 +209,7 @@ def test_the_first_signal_waits_for_a_write_and_the_second_says_what_it_costs(
     assert caplog.messages == [lost] * is_lost
 
 
-def test_what_was_saved_is_read_back_and_only_the_newest_kept(saved: Path) -> None:
+def test_reads_back_checkpoints_and_keeps_only_the_newest(saved: Path) -> None:
     path = orbax.find(str(saved))
     assert orbax.step_of(path) == 7
     assert orbax.read_meta(path) == {"position": 7, "flag": True, "nothing": None, "names": ["a"]}
@@ -324,7 +324,7 @@ def test_a_copy_under_another_name_says_what_to_call_it(saved: Path) -> None:
         orbax.step_of(orbax.find(str(saved / "mine")))
 
 
-def test_what_others_left_in_a_checkpoint_does_not_damage_it(saved: Path) -> None:
+def test_foreign_files_do_not_damage_a_checkpoint(saved: Path) -> None:
     for name in (".DS_Store", "._d"):
         (saved / folders.CHECKPOINTS / "7" / "arrays" / name).write_bytes(b"of a Mac")
     assert list(orbax.load_named(str(saved / folders.CHECKPOINTS / "7"), ("params",))) == ["params/dense/kernel"]

@@ -157,7 +157,7 @@ def test_arrays_cannot_be_written_to(write_bundle: WriteBundle) -> None:
 
 
 @pytest.mark.parametrize("place", ["", "memory://bucket"], ids=["local", "bucket"])
-def test_what_is_written_is_read(tmp_path: Path, place: str) -> None:
+def test_reads_what_it_wrote(tmp_path: Path, place: str) -> None:
     arrays = _arrays() | {
         "turned": np.arange(6, dtype=np.float32).reshape(2, 3).T,
         "größe": np.ones(1, np.float32),
@@ -185,7 +185,7 @@ def test_an_empty_bundle_is_valid(tmp_path: Path) -> None:
     assert read_bundle(str(tmp_path / "empty")) == {}
 
 
-def test_what_breaks_off_leaves_what_was_there(tmp_path: Path) -> None:
+def test_failed_write_leaves_the_old_bundle(tmp_path: Path) -> None:
     prefix = str(tmp_path / "model.ckpt-3")
     broken = {"a": np.ones(4), "b": np.array(["text"])}
     with pytest.raises(KeyError):

@@ -132,7 +132,7 @@ def without(shapes: dict[str, Shape], *names: str) -> dict[str, Shape]:
         (lambda v: {"w1": Shape(2), "b1": Shape(2)}, "got 2 variables such as w1, b1, expected those of a ResNet"),
     ],
 )
-def test_what_is_no_resnet_is_refused_with_what_it_is(change: Any, message: str) -> None:
+def test_refuses_other_networks_and_describes_them(change: Any, message: str) -> None:
     with pytest.raises(UserError, match=message):
         options_of(change(variables_of(make_network({"resnet_depth": 18}))))
 

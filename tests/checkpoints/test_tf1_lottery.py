@@ -127,7 +127,7 @@ def test_a_mask_of_another_shape_is_refused() -> None:
 
 
 @pytest.mark.parametrize(("depth", "scope"), [(18, ""), (50, ""), (20, "resnet_model/")])
-def test_the_network_is_told(depth: int, scope: str) -> None:
+def test_detects_network_from_the_variables_of_the_fork(depth: int, scope: str) -> None:
     network = make_network(depth)
     fork = as_fork(network, *draw(network, 0), scope)
     options = tf1_describe.options_of(fork)

@@ -73,7 +73,7 @@ def test_there_and_back_is_bit_equal(saved: Saved) -> None:
         assert found[name].dtype == np.float32
 
 
-def test_what_travels_with_the_weights(saved: Saved) -> None:
+def test_options_travel_with_the_weights(saved: Saved) -> None:
     options = torch.options_of(torch.read_state_dict(saved.path), saved.path)
     assert options == {
         "resnet_depth": 18, "stem": "imagenet", "project_first_group": False, "num_label_classes": 3,
@@ -240,7 +240,7 @@ def _config(folder: Path, **content: Any) -> str:
     return str(folder / "model.safetensors")
 
 
-def test_timm_s_older_config_is_one_dict(tmp_path: Path) -> None:
+def test_reads_older_timm_config(tmp_path: Path) -> None:
     told = {"mean": [0.5] * 3, "std": [0.2, 0.3, 0.4], "input_size": [3, 128, 128], "crop_pct": 0.95}
     path = _config(tmp_path, architecture="resnet18", label_names=_CLASSES, pretrained_cfg=told)
     options, names = torch.options_of(_state_dict(_network()), path), torch.read_class_names(path)
@@ -249,7 +249,7 @@ def test_timm_s_older_config_is_one_dict(tmp_path: Path) -> None:
     assert names == torch.read_class_names(path) == _CLASSES
 
 
-def test_timm_s_config_beside_the_weights(tmp_path: Path) -> None:
+def test_reads_timm_config_beside_the_weights(tmp_path: Path) -> None:
     pretrained = {"mean": [0.5, 0.5, 0.5], "std": [0.2, 0.3, 0.4], "input_size": [3, 224, 224]}
     path = _config(tmp_path, architecture="resnet18", label_names=_CLASSES, pretrained_cfg=pretrained)
     options = torch.options_of(_state_dict(_network()), path)
@@ -292,7 +292,7 @@ def test_a_config_that_does_not_fit(tmp_path: Path) -> None:
             torch.options_of(arrays, path)
 
 
-def test_another_program_s_config_tells_nothing(tmp_path: Path) -> None:
+def test_ignores_config_of_another_program(tmp_path: Path) -> None:
     path = _config(tmp_path, mean_rgb=[9, 9, 9], pretrained_cfg=None, label_names=["one"])
     assert torch.options_of(_state_dict(_network()), path)["mean_rgb"] == ModelConfig.mean_rgb
     assert torch.read_class_names(path) is None
@@ -420,7 +420,7 @@ def test_a_changed_number_or_class_name_in_a_file_of_ours_is_noticed(saved: Save
         (b"", "content that begins with b''"),
     ],
 )
-def test_what_is_not_weights(content: bytes, words: str, tmp_path: Path) -> None:
+def test_refuses_files_without_weights(content: bytes, words: str, tmp_path: Path) -> None:
     (tmp_path / "w.pth").write_bytes(content)
     with pytest.raises(UserError) as caught:
         torch.read_state_dict(str(tmp_path / "w.pth"))

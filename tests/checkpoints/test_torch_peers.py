@@ -143,7 +143,7 @@ _SAME = 1e-5  # tolerance of probabilities
     ("architecture", "interpolation", "crop_pct", "size"),
     [("resnet18", "bilinear", 0.875, 224), ("resnet50", "bicubic", 0.95, 224), ("seresnet50", "bicubic", 0.875, 160)],
 )
-def test_timm_s_prediction_of_a_photo(
+def test_predicts_a_photo_as_timm_does(
     architecture: str, interpolation: str, crop_pct: float, size: int, tmp_path: Path
 ) -> None:
     """Loaded from a folder in the hub's format that timm wrote; also when converted, exported and served."""

@@ -396,7 +396,7 @@ _ODD_KEYS = {
 @both
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("name", _ODD_KEYS)
-def test_what_lies_under_an_odd_key_is_left_out(save: Save, name: str, tmp_path: Path) -> None:
+def test_values_under_odd_keys_are_left_out(save: Save, name: str, tmp_path: Path) -> None:
     save(tmp_path / "w.pth", {"b": tensor("0", some), "a": _ODD_KEYS[name]}, {"0": some})
     found = read_pickle(str(tmp_path / "w.pth"))
     assert list(found) == ["b"]
@@ -405,7 +405,7 @@ def test_what_lies_under_an_odd_key_is_left_out(save: Save, name: str, tmp_path:
 
 @quick
 @pytest.mark.timeout(120)
-def test_what_is_not_looked_at_does_no_harm(save: Save, tmp_path: Path) -> None:
+def test_unread_values_do_no_harm(save: Save, tmp_path: Path) -> None:
     rebuild = opcodes_of(Global("torch._utils", "_rebuild_tensor_v2")) + b"q\1"
     tensor_of_last = b"q\3" + b"0h\1(h\3NNNtR"
     content = {

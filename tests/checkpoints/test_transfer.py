@@ -181,7 +181,7 @@ def test_another_stem_keeps_the_new_stem(write_bundle: WriteBundle) -> None:
     assert np.array_equal(params["stem"]["norm"]["scale"], old[0]["stem"]["norm"]["scale"])
 
 
-def test_what_only_one_side_has_is_named(write_bundle: WriteBundle) -> None:
+def test_report_names_variables_of_one_side_only(write_bundle: WriteBundle) -> None:
     network = make_network()
     variables = variables_of(network, *arrays_of(network, 1)) | {"extra/kernel": np.zeros(3, np.float32)}
     weights = open_weights(write_bundle(variables))
@@ -230,7 +230,7 @@ def test_weights_of_which_most_do_not_fit_are_refused(write_bundle: WriteBundle)
         start_from(network, fewer, *new)
 
 
-def test_what_no_variable_tells_is_not_compared(write_bundle: WriteBundle) -> None:
+def test_options_without_variables_are_not_compared(write_bundle: WriteBundle) -> None:
     options = {"resnet_depth": 50, "use_resnetd_stem": True}
     source = make_network(**options, resnetd_shortcut=True)
     weights = open_weights(write_bundle(variables_of(source, *arrays_of(source, 1))))

@@ -42,7 +42,7 @@ def test_every_kind_holds_the_same_weights_in_the_same_layout(kind: Kind, three_
         ("torch", "symmetric", (0.485, 0.456, 0.406)),
     ],
 )
-def test_what_travels(kind: Kind, padding: str, mean: tuple[float, ...], three_kinds: Any) -> None:
+def test_fixed_options_by_kind_of_weights(kind: Kind, padding: str, mean: tuple[float, ...], three_kinds: Any) -> None:
     assert fixed_options(three_kinds.open(kind)) == {
         "inner_channels": "",
         "pool_padding": padding,

@@ -101,7 +101,7 @@ def test_parse_gives_text_of_what_was_given_only() -> None:
     assert make_command().parse(["--", "-odd"]).values == {"source": "-odd"}
 
 
-def test_what_comes_after_two_dashes_is_for_another_program() -> None:
+def test_arguments_after_two_dashes_are_passed_on() -> None:
     command = Command("prog", groups=[Group("some", named("seed"))], other_program=("train_steps",))
     given = command.parse(["--seed=1", "--", "--train_steps=5", "--", "x"])
     assert (given.values, given.rest) == ({"seed": "1"}, ("--train_steps=5", "--", "x"))
@@ -165,7 +165,7 @@ def test_help_shows_every_option_with_text_default_and_examples() -> None:
     assert "  prog verb x" in shown
 
 
-def test_defaults_are_told_unless_the_text_does() -> None:
+def test_help_shows_defaults_unless_the_text_does() -> None:
     assert help_of(OPTIONS["train_batch_size"]).endswith(" Default: 1024.")
     assert help_of(OPTIONS["use_tpu"]).endswith(" Default: true.")
     assert help_of(OPTIONS["num_eval_images"]).count("Default") == 1

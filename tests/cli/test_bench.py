@@ -18,7 +18,7 @@ def measured(monkeypatch: pytest.MonkeyPatch, what: str, *words: str) -> tuple[A
 
 
 @pytest.mark.parametrize("what", ["input", "wait"])
-def test_of_the_input(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_quick_option_of_bench_input_and_wait(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def found(*words: str) -> tuple[Any, ...]:
         where, _, options, _ = measured(monkeypatch, what, *words)
         return where, options.rounds, options.seconds, options.batch_size, options.num_images
@@ -30,7 +30,7 @@ def test_of_the_input(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert found("--rounds=5", "--seconds=5", "--quick", "--num_images=1000") == ("", 5, 5.0, 8, 1000)
 
 
-def test_of_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_quick_option_of_bench_step(monkeypatch: pytest.MonkeyPatch) -> None:
     def found(*words: str) -> tuple[Any, ...]:
         cases, options, _ = measured(monkeypatch, "step", *words)
         return cases, options.rounds, options.seconds, options.warmup, options.steps
@@ -40,7 +40,7 @@ def test_of_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found("20:32:8", "--quick", "--steps=12", "--rounds=5") == ("20:32:8", 5, 0.2, 1, 12)
 
 
-def test_of_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_quick_option_of_bench_serve(monkeypatch: pytest.MonkeyPatch) -> None:
     def found(*words: str) -> tuple[Any, ...]:
         where, config, options, _ = measured(monkeypatch, "serve", *words)
         model = config.model

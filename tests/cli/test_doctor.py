@@ -45,7 +45,7 @@ def test_tensorflow_is_named_as_pip_has_it_for_the_processor(processor: str, nam
     assert [each.name for each in wanted if each.marker is None or each.marker.evaluate(here)] == [name]
 
 
-def test_it_finds_what_is_here() -> None:
+def test_reports_devices_and_versions_of_this_machine() -> None:
     found = examine(JAX_NUM_CPU_DEVICES="3")
     assert found["cpu devices"]["found"] == "3 x cpu"
     assert found["jax"]["found"] == jax.__version__

@@ -183,7 +183,7 @@ def test_cores_alone_rent_no_slice(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--tpu_type: got nothing, expected a TPU slice" in capsys.readouterr().err
 
 
-def test_an_image_of_ones_own_runs_the_very_command(dry_run: Callable[..., str]) -> None:
+def test_given_image_runs_the_unchanged_command(dry_run: Callable[..., str]) -> None:
     for service in SUBMIT.verbs:
         text = dry_run(service, "--image=us-docker.pkg.dev/p/r/i")
         if service == "gke":
@@ -257,7 +257,7 @@ def test_a_package_that_is_on_no_index_is_warned_of(service: str, capsys: pytest
         ("resnet-tpu[tpu]==3", ["resnet-tpu[tpu]==3"]),
     ],
 )  # fmt: skip
-def test_what_pip_fetches_by_itself(dry_run: Callable[..., str], package: str, lines: list[str]) -> None:
+def test_script_installs_package_by_kind(dry_run: Callable[..., str], package: str, lines: list[str]) -> None:
     asked = json.loads(dry_run("vertex", f"--package={package}"))
     script = asked["jobSpec"]["workerPoolSpecs"][0]["containerSpec"]["command"][-1].splitlines()[1:-1]
     assert [line if line.startswith("apt-get") else shlex.split(line)[-1] for line in script] == lines
@@ -307,7 +307,9 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., N
 
 
 @pytest.mark.parametrize(("host", "code", "keep"), [("0", 0, False), ("3", 0, False), ("0", 7, False), ("0", 0, True)])
-def test_what_each_host_runs(tmp_path: Path, programs: Callable[..., None], host: str, code: int, keep: bool) -> None:
+def test_script_of_each_host_trains_and_copies_log_and_exit_code(
+    tmp_path: Path, programs: Callable[..., None], host: str, code: int, keep: bool
+) -> None:
     bucket = tmp_path / "bucket"
     bucket.mkdir()
     programs(

@@ -31,7 +31,7 @@ def test_numbers_stand_for_names_that_are_not_known(
     assert caplog.messages == ([told] if found == ["cat", "dog"] and expected == ["0", "1"] else [])
 
 
-def test_classes_that_differ_far_down_the_list_are_told() -> None:
+def test_error_shows_the_first_difference_in_long_lists() -> None:
     names = [f"class{number}" for number in range(12)]
     for found, got, expected in (
         (names[:-1], "11, where 11 is missing", "12, where it is class11"),

@@ -206,7 +206,7 @@ def test_conversions_are_no_larger_than_what_is_recompressed(tmp_path: Path, dra
         (b"%PDF-1.4 ...", "a.png", Kind.UNREADABLE),
     ],
 )
-def test_what_is_no_image(data: bytes, name: str, kind: Kind) -> None:
+def test_refuses_bytes_that_are_no_image(data: bytes, name: str, kind: Kind) -> None:
     with pytest.raises(BadImageError) as caught:
         clean_image(data, name)
     assert caught.value.kind is kind
@@ -236,7 +236,7 @@ def test_truncated_files_are_called_so(tmp_path: Path, draw) -> None:
         assert caught.value.kind is Kind.TRUNCATED
 
 
-def test_stray_bytes_in_a_jpeg_are_told_and_kept(tmp_path: Path, draw) -> None:
+def test_stray_bytes_in_a_jpeg_are_reported_and_kept(tmp_path: Path, draw) -> None:
     data = draw(tmp_path / "a.jpg", progressive=True).read_bytes()
     last_scan = data.rindex(b"\xff\xda")
     stray = data[:last_scan] + b"\x12\x34\x56" + data[last_scan:]

@@ -20,7 +20,7 @@ MANIFEST = Manifest(
 )  # fmt: skip
 
 
-def test_what_is_written_is_read() -> None:
+def test_reads_what_it_wrote() -> None:
     assert Manifest.from_json(MANIFEST.to_json()) == MANIFEST
 
 

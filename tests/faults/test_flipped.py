@@ -256,7 +256,7 @@ def run(*words: object) -> "subprocess.CompletedProcess[str]":
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["records", "checkpoint", "tf1", "safetensors", "bundle"])
-def test_the_verbs_say_which_file_it_is(kind: str, subject: Callable[[str], Subject], tmp_path: Path) -> None:
+def test_commands_name_the_damaged_file(kind: str, subject: Callable[[str], Subject], tmp_path: Path) -> None:
     files = sorted(subject(kind).files, key=lambda file: file.stat().st_size)
     file = files[-1]
     photo = tmp_path / "photo.png"

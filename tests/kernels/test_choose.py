@@ -72,7 +72,7 @@ def test_without_the_library_a_cpu_is_plain_and_says_why_it_refuses(monkeypatch:
         choose_kernels(ModelConfig(kernels="cpu"), CPU)
 
 
-def test_a_processor_without_bfloat16_says_so_and_what_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processor_without_bfloat16_advises_float32(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native, "load", lambda: frozenset({"float32"}))
     assert choose_kernels(ModelConfig(precision="float32"), CPU).name == "cpu"
     assert choose_kernels(ModelConfig(precision="bfloat16"), CPU).name == "plain"

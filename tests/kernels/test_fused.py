@@ -74,7 +74,7 @@ def in_float64(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.usefixtures("in_float64")
 @pytest.mark.parametrize("groups", [pytest.param(1, marks=pytest.mark.long), 3])
 @pytest.mark.parametrize("kind", KINDS)
-def test_without_rounding_they_are_the_plain_ones(kind: str, groups: int) -> None:
+def test_kernels_equal_the_plain_ones_in_float64(kind: str, groups: int) -> None:
     part = make(kind, groups=groups, dtype=jnp.float64)
     part.params, part.batch_stats = jax.tree.map(np.float64, (part.params, part.batch_stats))
     x = np.float64(images(kind))
@@ -96,7 +96,7 @@ def root_mean_squares(actual: Any, expected: Any) -> list[float]:
 
 
 @pytest.mark.parametrize("kind", ["expanding", pytest.param("stem", marks=pytest.mark.long)])
-def test_in_bfloat16_they_are_as_near_to_float32_as_the_plain_ones(kind: str) -> None:
+def test_kernels_in_bfloat16_are_as_near_to_float32_as_the_plain_ones(kind: str) -> None:
     xs = [images(kind, jnp.bfloat16, seed=seed) for seed in range(32)]
     exact = run(make(kind, groups=2), [x.astype(jnp.float32) for x in xs], PLAIN)
     half = make(kind, groups=2, dtype=jnp.bfloat16)
@@ -173,7 +173,7 @@ def test_a_whole_network_gives_the_same(options: dict[str, Any], monkeypatch: py
 
 
 @pytest.mark.parametrize("kind", ["expanding", pytest.param("stem", marks=pytest.mark.long)])
-def test_on_three_devices_they_are_those_on_one(kind: str) -> None:
+def test_kernels_agree_on_one_and_three_devices(kind: str) -> None:
     part, x = make(kind, groups=3), images(kind)
     everywhere = jax.device_put(x, distributed.batch_sharding(distributed.mesh_of(jax.devices()[:3])))
     one, three = run(part, [x, everywhere], FUSED)

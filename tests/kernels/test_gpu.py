@@ -23,7 +23,7 @@ __all__ = ["in_float64"]
 
 @pytest.mark.usefixtures("in_float64")
 @pytest.mark.parametrize(("kind", "groups"), [("expanding", 3), ("expanding", 1), ("strided", 3), ("stem", 3)])
-def test_without_rounding_they_are_the_plain_ones(kind: str, groups: int) -> None:
+def test_kernels_equal_the_plain_ones_in_float64(kind: str, groups: int) -> None:
     part = make(kind, groups=groups, dtype=jnp.float64)
     part.params, part.batch_stats = jax.tree.map(np.float64, (part.params, part.batch_stats))
     xs = [jnp.asarray(np.float64(images(kind)))]
@@ -36,7 +36,7 @@ def test_without_rounding_they_are_the_plain_ones(kind: str, groups: int) -> Non
 @pytest.mark.parametrize(
     "kind", ["expanding", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("strided", "stem"))]
 )
-def test_in_bfloat16_they_are_nearly_as_near_to_float32_as_the_plain_ones(kind: str) -> None:
+def test_kernels_in_bfloat16_are_nearly_as_near_to_float32_as_the_plain_ones(kind: str) -> None:
     xs = [images(kind, jnp.bfloat16, seed=seed) for seed in range(16)]
     exact = run(make(kind, groups=1), [x.astype(jnp.float32) for x in xs], PLAIN)
     half = make(kind, groups=1, dtype=jnp.bfloat16)
@@ -79,7 +79,7 @@ def test_the_pool_and_its_gradient_are_the_plain_ones_where_values_are_equal_too
     jax.tree.map(np.testing.assert_array_equal, pooled(gpu.max_pool, x), pooled(layers.max_pool, x))
 
 
-def test_on_three_devices_they_are_those_on_one() -> None:
+def test_kernels_agree_on_one_and_three_devices() -> None:
     part, x = make("expanding", groups=3), images("expanding")
     everywhere = jax.device_put(x, distributed.batch_sharding(distributed.mesh_of(jax.devices()[:3])))
     one, three = run(part, [x, everywhere], GPU)

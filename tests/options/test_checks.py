@@ -48,7 +48,7 @@ from resnet_tpu.options.config import Config
         ({"augment_flavor": "corrected", "augment_name": "randaugment"}, []),
     ],
 )
-def test_what_has_no_effect_is_said(options: dict[str, Any], lines: list[str]) -> None:
+def test_reports_options_without_effect(options: dict[str, Any], lines: list[str]) -> None:
     found = list(options_without_effect(Config().replace(**options)))
     assert len(found) == len(lines)
     assert all(line.startswith(start) for line, start in zip(found, lines, strict=True))

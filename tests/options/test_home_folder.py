@@ -71,7 +71,7 @@ def test_text_that_cannot_be_a_path_is_refused(path: str) -> None:
 
 
 @pytest.mark.usefixtures("home")
-def test_no_path_at_all_is_told_as_nothing() -> None:
+def test_error_calls_an_empty_path_nothing() -> None:
     with pytest.raises(UserError, match=r"^Bundle: got nothing, expected a folder"):
         open_bundle("")
 

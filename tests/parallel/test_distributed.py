@@ -13,7 +13,7 @@ from resnet_tpu.options.config import Config
 from resnet_tpu.parallel import distributed
 
 
-def test_compiled_steps_are_kept_in_the_cache_unless_told_elsewhere(
+def test_compiled_steps_are_cached_in_the_default_or_the_given_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

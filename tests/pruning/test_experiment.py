@@ -202,7 +202,7 @@ def test_stopped_anywhere_it_goes_on_to_the_same_end(dense: Path, tmp_path: Path
             np.testing.assert_array_equal(end[name], array)
 
 
-def test_what_is_done_is_only_read(pruned: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finished_phases_are_only_read(pruned: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(pruned, tmp_path, dirs_exist_ok=True)
     run, output = str(tmp_path / "run"), str(tmp_path / "out")
     with monkeypatch.context() as patched:
@@ -239,7 +239,7 @@ def test_what_is_done_is_only_read(pruned: Path, tmp_path: Path, monkeypatch: py
         ),
     ],
 )
-def test_what_was_begun_otherwise_is_found_before_anything_is_done(
+def test_phase_of_other_options_is_refused_before_training(
     changes: dict[str, Any], message: str, dense: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun = tmp_path / "seed_0" / "weight_rewinding" / "level_01"
@@ -275,7 +275,7 @@ def test_another_training_is_not_taken_for_that_of_a_further_seed(dense: Path, t
 
 
 @pytest.mark.long
-def test_it_may_be_computed_in_another_way_than_the_training(dense: Path, tmp_path: Path) -> None:
+def test_computing_options_change_only_the_re_training(dense: Path, tmp_path: Path) -> None:
     once = prune_run(str(dense), str(tmp_path), experiment(levels=1))
     of_unpruned = arrays(dense, LAST)
     computing = {"precision": "bfloat16", "kernels": "plain", "data_dir": "null"}
@@ -409,7 +409,7 @@ def test_a_tenth_of_the_training_is_kept_where_nothing_is_asked() -> None:
     assert _rewind_step(Config(), 69, experiment(rewind_to=None)) == 6
 
 
-def test_what_is_asked_for_twice_is_done_once() -> None:
+def test_repeated_names_and_levels_count_once() -> None:
     assert experiment(levels=None, density=20, seeds=0) == experiment(levels=None, density="20", seeds="0")
     twice = experiment(retrain="lr_rewinding,lr_rewinding", seeds="1,0,1")
     assert (twice.retrains(), twice.seed_numbers()) == (["lr_rewinding"], [1, 0])

@@ -139,7 +139,7 @@ def test_procedures(
 
 
 @pytest.mark.long
-def test_begun_again_it_goes_on_unless_forced(before: Path, tmp_path: Path) -> None:
+def test_second_start_continues_unless_forced(before: Path, tmp_path: Path) -> None:
     flags = procedure("lr_rewinding", before)
     assert train(tmp_path, *flags) == 0
     newest = tmp_path / folders.CHECKPOINTS / str(LAST)
@@ -261,7 +261,7 @@ def test_pruning_in_place_is_refused(before: Path, capsys: pytest.CaptureFixture
         (["--lottery_results_dir={file}/names"], "Writing to .*: got a folder below the file"),
     ],
 )
-def test_what_does_not_fit_is_said_before_anything_is_written(
+def test_unfit_flags_are_refused_before_anything_is_written(
     flags: list[str], what: str, before: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     flags = [flag.format(file=before / "config.json") for flag in flags]

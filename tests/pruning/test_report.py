@@ -120,7 +120,7 @@ def test_two_ways_of_one_retraining_are_not_one(changed: dict[str, Any], tmp_pat
         report_experiment(found, str(tmp_path))
 
 
-def test_what_is_left_of_each_layer(tmp_path: Path) -> None:
+def test_densities_of_layers_in_rows_and_picture(tmp_path: Path) -> None:
     assert layer_densities(OUTCOMES) == {
         "lr_rewinding": [[pytest.approx(0.8), 1.0], [pytest.approx(0.64), 1.0]],
         "fine_tuning": [[pytest.approx(0.8), 1.0]],
@@ -157,7 +157,7 @@ def test_sizes_of_a_network() -> None:
     assert half.density == 1 - 1152 / kernels
 
 
-def test_what_does_not_belong_together(tmp_path: Path) -> None:
+def test_refuses_outcomes_that_do_not_belong_together(tmp_path: Path) -> None:
     mixed = [*OUTCOMES, outcome(0, "lr_rewinding", "density_50", 0.5, 0.9)]
     with pytest.raises(UserError, match="Experiments: got iterative and one_shot, expected one network"):
         report_experiment(mixed, str(tmp_path / "out"))
@@ -179,7 +179,7 @@ def test_the_curve_is_drawn(network: str | None, tmp_path: Path) -> None:
     assert picture is not None and picture.std() > 5
 
 
-def test_what_is_left_of_a_layer_is_told_however_little_it_is(tmp_path: Path) -> None:
+def test_axis_labels_tell_small_densities_apart(tmp_path: Path) -> None:
     figure = draw_layers({"lr_rewinding": [[1.0, 0.5], [0.01, 0.0005]]}, ["conv_1", "dense"])
     write_png(figure, str(tmp_path / "layers.png"))
     labels = [label.get_text() for label in figure.axes[0].get_yticklabels()]
@@ -210,7 +210,7 @@ def test_densities_on_the_axis_are_not_rounded_away(tmp_path: Path) -> None:
     assert [label.get_text() for label in figure.axes[0].get_xticklabels()] == ["100%", "12.5%", "0.4%"]
 
 
-def test_what_an_earlier_call_found_is_not_forgotten_without_a_word(
+def test_warns_when_a_report_leaves_out_earlier_phases(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("resnet_tpu.pruning.report.config_at", lambda _: Config())

@@ -158,7 +158,9 @@ def test_a_program_follows_the_weights_as_the_command_line_does(weights: Path) -
 
 
 @pytest.mark.long
-def test_what_is_said_stays(photos: Path, weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_given_options_override_those_of_the_weights(
+    photos: Path, weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = tmp_path / "run"
     words = ("train", f"--data_dir={photos}", f"--model_dir={run}", f"--init_from={weights}", "--train_steps=1")
     assert cli.main([*words, "--resnet_depth=34"]) == 2
@@ -208,7 +210,7 @@ def test_weights_that_are_not_there_are_told_before_a_device_is_used(
 
 
 @pytest.mark.long
-def test_of_data_that_are_given_the_images_are_counted_anew(
+def test_images_of_given_data_are_counted_anew(
     photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run, more = tmp_path / "run", tmp_path / "more"

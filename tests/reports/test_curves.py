@@ -99,7 +99,7 @@ def test_a_lone_step_shows_in_every_panel():
     assert [axes.lines[-1].get_marker() for axes in draw_training([row]).axes] == ["o"] * 3
 
 
-def test_a_panel_without_a_number_says_so():
+def test_panel_without_finite_values_is_labelled():
     rows = [{"step": step, "split": "train", "time": 0.0, "loss": math.nan, "learning_rate": 0.1} for step in (1, 2)]
     loss, learning_rate = draw_training(rows).axes
     assert [text.get_text() for text in loss.texts] == ["no finite values"]

@@ -50,7 +50,7 @@ def _measured(model_dir: Path) -> tuple[list[dict[str, Any]], list[Any], list[An
     return rows, events[0], events[1]
 
 
-def test_what_was_written_is_read(tmp_path: Path):
+def test_reads_what_it_wrote(tmp_path: Path):
     with MetricsWriter(str(tmp_path / "run")) as writer:
         writer.write("train", {0: {"loss": np.float32(2.5), "images": 64}, 1: {"loss": jnp.float32(1.5), "images": 64}})
         writer.write("eval", {2: {"top_1_accuracy": 0.25}})

@@ -12,7 +12,7 @@ VALUES: dict[str, Any] = {"names": ["Gänseblümchen", "\udcff"], "deep": {"b": 
 
 
 @pytest.mark.parametrize("indent", [None, 1])
-def test_what_is_written_is_read(indent: int | None) -> None:
+def test_reads_what_it_wrote(indent: int | None) -> None:
     text = checked_json.dumps(VALUES, indent=indent)
     assert checked_json.loads(text) == VALUES
     assert checked_json.loads(json.dumps(json.loads(text), indent=3, sort_keys=True)) == VALUES  # formatted differently

@@ -26,7 +26,7 @@ def fail(error: BaseException) -> int:
     return run_program(work, [])
 
 
-def test_done_and_its_log(capsys: pytest.CaptureFixture[str]) -> None:
+def test_prints_to_stdout_and_logs_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
     def work(arguments: Sequence[str]) -> None:
         print(*arguments)
         logging.getLogger("resnet_tpu.some").info("done with %d", len(arguments))

@@ -12,7 +12,7 @@ def test_a_training_on_a_cpu_gets_the_options_of_every_program() -> None:
     assert compiler_options_for(device) == required_options_for(device) == {"xla_cpu_experimental_ynn_fusion_type": ""}
 
 
-def test_what_the_compiler_does_not_take_is_logged_once_and_left_out(caplog: pytest.LogCaptureFixture) -> None:
+def test_refused_compiler_option_is_logged_once_and_left_out(caplog: pytest.LogCaptureFixture) -> None:
     """Compiler versions differ in their options, and a step with an unknown one would fail to compile."""
     known = {"xla_backend_optimization_level": "1"}
     unknown = {"xla_no_such_option": "1", "xla_backend_optimization_level ": "1"}

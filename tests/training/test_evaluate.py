@@ -238,7 +238,7 @@ def test_several_processes_may_see_a_training_add_a_checkpoint_meanwhile(
 @pytest.mark.parametrize(
     ("there", "contents"), [(False, "no such folder"), (True, "a folder of a.txt, b, c, d, e, ...")]
 )
-def test_watching_where_nothing_trains_says_so_and_ends_in_an_error(
+def test_watch_fails_when_nothing_trains(
     there: bool, contents: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     model_dir = tmp_path / "mistyped"

@@ -62,7 +62,7 @@ def test_results_shows_input_wait_and_marks_the_smallest_as_best(
 STEP = jnp.ones(3)
 
 
-def test_what_lies_before_the_end_of_the_last_step_is_no_wait() -> None:
+def test_time_before_the_last_step_ends_is_no_wait() -> None:
     with InputWait() as wait:
         before = time.perf_counter()
         wait.add(before - 9, before - 8)

@@ -74,7 +74,7 @@ def test_every_step_is_measured_once_and_evaluations_at_their_steps(whole: Path)
     assert counts == Counter(expected)
 
 
-def test_a_checkpoint_says_what_it_is(whole: Path) -> None:
+def test_checkpoint_describes_run(whole: Path) -> None:
     meta = orbax.read_meta(orbax.find(str(whole)))
     assert meta["position"] == TOTAL * BATCH
     assert meta["class_names"] == ["0", "1", "2", "3"]
@@ -82,9 +82,7 @@ def test_a_checkpoint_says_what_it_is(whole: Path) -> None:
     assert meta["preprocessing"]["image_size"] == 16
 
 
-def test_epochs_that_are_others_as_the_batch_size_has_changed_are_told(
-    tiny: Tiny, whole: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_warns_when_batch_size_changes_epochs(tiny: Tiny, whole: Path, caplog: pytest.LogCaptureFixture) -> None:
     longer = tiny(whole, train_batch_size=8, train_steps="4epochs")  # after 7 steps of 16 images, 2.8 epochs of 40
     told = (
         "train_steps 4epochs is 20 steps of 8 images. As earlier steps had another batch size, they end after 5.4 "
@@ -181,14 +179,14 @@ def test_a_run_among_its_photos_is_refused(tiny: Tiny, tmp_path: Path) -> None:
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_what_is_no_training_is_not_trained(tiny: Tiny, tmp_path: Path) -> None:
+def test_train_refuses_modes_that_do_not_train(tiny: Tiny, tmp_path: Path) -> None:
     for mode in ("eval", "predict"):
         with pytest.raises(UserError, match=f"^mode: got {mode}, expected train or train_and_eval"):
             train(tiny(tmp_path / "run", mode=mode))
     assert not list(tmp_path.iterdir())
 
 
-def test_changed_options_are_said(tiny: Tiny, whole: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_logs_changed_options(tiny: Tiny, whole: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
     train(tiny(tmp_path, base_learning_rate=0.05))
     assert "base_learning_rate 0.1 -> 0.05" in caplog.text
@@ -210,7 +208,7 @@ def test_a_start_that_fails_before_its_first_step_leaves_the_options(
 
 
 @pytest.mark.long
-def test_other_numbers_of_photos_than_were_counted_are_said(
+def test_warns_when_num_train_images_differs_from_the_photos(
     tiny: Tiny, coloured_photos: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     photos = {"data_dir": str(coloured_photos), "num_label_classes": None, "mode": "train", "train_steps": 1}
@@ -220,7 +218,7 @@ def test_other_numbers_of_photos_than_were_counted_are_said(
     assert "num_train_images is 40, but there are 72 training images: an epoch has 40." in caplog.text
 
 
-def test_weights_whose_evaluation_overflows_are_told_which_checkpoints_to_delete(
+def test_error_of_overflowing_evaluation_names_checkpoints_to_delete(
     tiny: Tiny, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copytree(whole, tmp_path, dirs_exist_ok=True)

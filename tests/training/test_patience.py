@@ -17,7 +17,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-def test_it_says_what_for_at_once_and_then_less_and_less(clock: list[float], caplog: pytest.LogCaptureFixture) -> None:
+def test_logs_waiting_at_once_and_then_less_and_less_often(
+    clock: list[float], caplog: pytest.LogCaptureFixture
+) -> None:
     waiting = Patience(None)
     begun, said = clock[0], []
     with caplog.at_level(logging.INFO, logger="resnet_tpu"):

@@ -221,15 +221,13 @@ def test_an_image_that_cannot_be_decoded_is_named_or_left_out(
         ([], r"Images: got none, expected at least one\. To predict a split of the data, leave them out\."),
     ],
 )
-def test_what_is_not_there_is_named(asked: Config, tmp_path: Path, images: list[str], message: str) -> None:
+def test_predict_names_missing_inputs(asked: Config, tmp_path: Path, images: list[str], message: str) -> None:
     (tmp_path / "list.csv").touch()
     with pytest.raises(UserError, match=message):
         predict(asked, [image.format(empty=tmp_path) for image in images])
 
 
-def test_a_report_that_cannot_be_written_is_told_before_the_work(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unwritable_report_is_refused_before_predicting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trained = Mock(
         path=f"{tmp_path}/checkpoints/7", class_names=["a", "b"], config=Config(), **{"belongs_to.return_value": True}
     )

@@ -87,7 +87,7 @@ def test_very_short_runs_of_the_step_schedule_have_the_originals_quirk() -> None
     np.testing.assert_allclose(rates(make_schedule(config), [0, 1023]), 0.0004, rtol=RTOL)
 
 
-def test_boundaries_of_ones_own() -> None:
+def test_step_decay_at_given_boundaries() -> None:
     """The rates of the original's fast DAWNBench training: full after epoch 4, a tenth from 21, and so on."""
     schedule = step_decay(0.4, [4, 21, 35, 43], steps_per_epoch=10)
     expected = {0: 0, 1: 0.01, 20: 0.2, 39: 0.39, 40: 0.4, 209: 0.4, 210: 0.04, 349: 0.04, 350: 0.004, 429: 0.004}
@@ -198,7 +198,7 @@ def test_constant() -> None:
         ({"train_batch_size": 300, "enable_lars": True}, ""),
     ],
 )
-def test_a_schedule_that_does_not_do_what_its_name_says_is_told(options: dict[str, Any], said: str) -> None:
+def test_warns_when_schedule_behaves_unlike_its_name(options: dict[str, Any], said: str) -> None:
     config = make_config(**({"num_train_images": 100, "train_batch_size": 10, "train_steps": 90} | options))
     (found,) = schedule_warnings(config) if said else ("",)
     assert re.search(said, found)

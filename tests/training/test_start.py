@@ -87,7 +87,7 @@ def test_slots_of_another_optimizer_are_refused_and_averages_that_are_dropped_ar
     assert "Its moving averages are dropped, as moving_average_decay is not set." in caplog.text
 
 
-def test_a_damaged_run_of_the_original_is_named_and_left_as_it_is(tiny: Tiny, whole: Path, tmp_path: Path) -> None:
+def test_damaged_run_of_the_original_is_refused_and_not_changed(tiny: Tiny, whole: Path, tmp_path: Path) -> None:
     config = tiny(tmp_path, **AVERAGED)
     data = Path(f"{write_original(config, whole, 3, tmp_path)}.data-00000-of-00001")
     whole_bytes = data.read_bytes()
@@ -112,7 +112,7 @@ def torchvision_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.long
-def test_what_weights_need_travels_with_them_and_stays(
+def test_options_of_weights_are_kept_by_the_run(
     tiny: Tiny, torchvision_file: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     options: dict[str, Any] = {"resnet_depth": 18, "resnet_width": None, "stem": "imagenet"}
@@ -190,9 +190,7 @@ def test_a_training_starts_from_weights_of_the_original(tiny: Tiny, whole: Path,
 
 
 @pytest.mark.long
-def test_names_of_classes_stay_once_the_data_told_them_and_others_are_refused(
-    coloured_photos: Path, tiny: Tiny, tmp_path: Path
-) -> None:
+def test_class_names_stay_once_they_are_known(coloured_photos: Path, tiny: Tiny, tmp_path: Path) -> None:
     """TFRecords without a manifest give class names only where labels are counted, not where their number is given."""
     data_dir, model_dir = tmp_path / "data", tmp_path / "run"
     data_dir.mkdir()

@@ -97,7 +97,7 @@ def fused_wins(kernels: Callable[..., None], monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.long
-def test_what_is_wrong_slow_or_does_not_compile_is_not_taken(kernels: Callable[..., None]) -> None:
+def test_tune_rejects_wrong_slow_and_uncompilable_kernels(kernels: Callable[..., None]) -> None:
     kernels(
         plain=PLAIN,
         fused=FUSED,
@@ -270,9 +270,7 @@ def test_tune_prints_what_it_found_and_doctor_what_is_remembered(
     assert "resnet_depth: got 19" in capsys.readouterr().err
 
 
-def test_why_a_setting_is_left_out_is_printed_as_it_is(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_prints_why_a_setting_is_left_out(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     plain, other = KernelSetting("plain"), KernelSetting("gpu")
     trials = [Trial(plain, 1.0), Trial(other, left_out="operand[0] of [/jit/dot] is f32[8]")]
     monkeypatch.setattr(tune, "tune_run", lambda _: (plain, trials))

@@ -106,7 +106,7 @@ def test_segments_are_fetched_whole_and_wait_within_bounds(start: int, monkeypat
     assert 8 * rows < held <= piece * (rows + 2 * 4)  # a segment for each row, and two requests of four
 
 
-def test_what_is_in_the_cache_is_not_fetched() -> None:
+def test_cached_records_are_not_fetched() -> None:
     source, cache = Far(10), ImageCache(CHUNK * CHUNKS, 1_000_000)
     for i in range(0, 100, 2):
         cache.put(i, np.zeros((4, 4, 3), np.uint8), 0)

@@ -27,7 +27,7 @@ def run(data: DataConfig, count: int = 6, start_position: int = 0) -> list[Batch
         return [next(batches) for _ in range(count)]
 
 
-def test_what_is_put_in_comes_out() -> None:
+def test_returns_what_was_put() -> None:
     cache = ImageCache(5, 1000)
     pixels = np.arange(5 * 7 * 3, dtype=np.uint8).reshape(5, 7, 3)
     cache.put(3, pixels, 11)
@@ -160,7 +160,7 @@ def test_where_there_is_nothing_to_gain(records: Path, caplog: pytest.LogCapture
     ("place", "cached"),
     [("photos", {"decoded"}), ("gs://bucket/data", {"decoded", "records"}), ("synthetic", set()), ("null", set())],
 )
-def test_what_comes_from_memory_later(place: str, cached: set[str]) -> None:
+def test_is_cached_by_place_and_kind(place: str, cached: set[str]) -> None:
     kinds: tuple[Any, ...] = ("none", "records", "decoded")
     assert {kind for kind in kinds if is_cached(DataConfig(data_dir=place, cache=kind))} == cached
     assert is_cached(DataConfig(bigtable_instance="i", cache="records"))

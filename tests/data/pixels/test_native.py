@@ -149,7 +149,7 @@ UNUSUAL = {
 
 
 @pytest.mark.parametrize("kind", UNUSUAL)
-def test_what_is_unusual_is_refused(library: native.Library, kind: str) -> None:
+def test_refuses_unusual_images_and_windows(library: native.Library, kind: str) -> None:
     out = np.empty((8, 8, 3), np.uint8)
     assert not library.resize_jpeg(UNUSUAL[kind], Window(0, 0, 30, 30), out, mirrored=False, method="bicubic")
     good = encode(40, 50)

@@ -227,7 +227,7 @@ def test_shape_and_input_are_kept(name: str, flavor: Flavor, level: int, shape: 
         ("SolarizeAdd", (0,)), ("Solarize", (255,)), ("Posterize", (8,)), ("Cutout", (0, 3, 3)),
     ],
 )  # fmt: skip
-def test_what_changes_nothing(name: str, arguments: tuple[float, ...], flavor: Flavor) -> None:
+def test_neutral_arguments_change_nothing(name: str, arguments: tuple[float, ...], flavor: Flavor) -> None:
     image = np.minimum(noise(70, 65), 254)
     np.testing.assert_array_equal(OPERATIONS[flavor][name](image, *arguments), image)
 

@@ -162,7 +162,9 @@ def test_what_a_worker_cannot_write_is_named(class_folders: Path, tmp_path: Path
         (DATAFLOW, "gs://bucket/raw", 4, "--workers: got 4, expected nothing, as another runner does the work"),
     ],
 )
-def test_what_beam_or_a_runner_cannot_do(arguments: list[str], raw: str, workers: int | None, message: str) -> None:
+def test_refuses_arguments_that_beam_or_a_runner_cannot_use(
+    arguments: list[str], raw: str, workers: int | None, message: str
+) -> None:
     with pytest.raises(UserError) as caught:
         make_pipeline(arguments, raw, "out", workers=workers, most_workers=1)
     assert message in str(caught.value)

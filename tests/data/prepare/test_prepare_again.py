@@ -64,7 +64,7 @@ def test_what_an_earlier_run_left_and_somebody_changed_is_named(
 
 
 @pytest.mark.parametrize("lost", ["train-00001-of-00003", "_prepare/train-00001-of-00003.json", "manifest.json"])
-def test_what_is_missing_is_made_again(class_folders: Path, tmp_path: Path, lost: str, run, contents) -> None:
+def test_missing_files_are_made_again(class_folders: Path, tmp_path: Path, lost: str, run, contents) -> None:
     out = tmp_path / "out"
     run(class_folders, out, train_shards=3)
     before = contents(out)

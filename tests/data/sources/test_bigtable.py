@@ -333,7 +333,7 @@ def test_damaged_rows_can_be_left_out(server: Any, encoded: list[bytes]) -> None
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )  # fmt: skip
-def test_what_does_not_fit_the_table(server: Any, options: dict[str, str], message: str) -> None:
+def test_refuses_options_that_do_not_fit_the_table(server: Any, options: dict[str, str], message: str) -> None:
     server.put("t", "train_0000000000", example(0, b""))
     with pytest.raises(UserError, match=message):
         open_source(config(**options), "train")

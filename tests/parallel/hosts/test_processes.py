@@ -298,7 +298,7 @@ def test_a_damaged_image_of_one_process_in_the_middle_of_a_training_is_told_by_a
     assert all(re.search(r"Image .*damaged/class \d/\d+\.png: got", text) for _, text in results), results
 
 
-def test_an_error_of_files_is_told_as_one_process_alone_would(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_error_has_the_message_of_a_single_process(monkeypatch: pytest.MonkeyPatch) -> None:
     group = Mock(is_ending=False)
     monkeypatch.setattr(hosts, "_group", group)
     monkeypatch.setattr(hosts, "_open_channels", lambda _: None)

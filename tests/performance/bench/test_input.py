@@ -92,7 +92,7 @@ def test_mistakes(arguments: list[str], message: str, refusal: Callable[..., str
     assert message in refusal("bench", "input", *arguments)
 
 
-def test_what_there_is_to_measure(capsys: pytest.CaptureFixture[str]) -> None:
+def test_bench_lists_its_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["bench", "inptu"]) == 2
     assert "Did you mean input" in capsys.readouterr().err
     assert cli.main(["bench"]) == 0

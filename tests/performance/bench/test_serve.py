@@ -104,7 +104,7 @@ def test_peers_run_only_what_is_the_same_network(bundle: str, tmp_path: Path) ->
     assert "Left out: Keras, which has no such network." in notes  # its ResNets begin at 50 layers
 
 
-def test_nothing_is_said_of_peers_that_nobody_asked_for(bundle: str) -> None:
+def test_no_note_on_peers_that_were_not_requested(bundle: str) -> None:
     asked = [*runtimes.OURS, *compare.requested_peers("none", runtimes.RUNTIMES)]
     chosen, notes = runtimes.choose(open_bundle(bundle), asked)
     assert chosen == ["onnx", "stablehlo"]

@@ -70,7 +70,7 @@ def test_every_slice_has_the_chips_for_its_cores(name: str) -> None:
         "",
     ],
 )
-def test_what_is_no_slice(name: str) -> None:
+def test_finds_no_slice_of_unknown_name(name: str) -> None:
     assert find_tpu_slice(name) is None
 
 

@@ -127,7 +127,7 @@ def test_when_only_the_memory_is_asked_for_it_is_the_same_but_for_the_program(sl
         ("v6e:2x2", {"xla_tpu_scoped_vmem_limit_kib": "65536"}),
     ],
 )
-def test_the_compiler_is_told_what_a_generation_gains_by(slice_: str, more: dict[str, str]) -> None:
+def test_compiler_options_fit_the_generation(slice_: str, more: dict[str, str]) -> None:
     every = {"xla_tpu_enable_multi_level_output_dot_dot_fusion": "true"}
     assert compiler_options_for(devices_of(find_topology(slice_))[0]) == every | more
 

@@ -38,7 +38,7 @@ def test_the_device_is_the_limit_when_the_input_gives_enough(speed: float) -> No
     assert only == Advice(f"The device is the limit: the input gives {speed / 4000:.1f} times what the step takes.")
 
 
-def test_a_step_on_the_same_cores_is_said() -> None:
+def test_advice_mentions_step_on_the_same_cores() -> None:
     (only,) = advise(dataclasses.replace(BUSY, speed=8000, step_shares_cores=True))
     assert "on the same cores" in only.text
 
@@ -89,7 +89,7 @@ def test_augmentation_that_weighs_is_named() -> None:
     assert options(stages=(Stage("decode", 900), Stage("augment: randaugment", 100)), data=data) == []
 
 
-def test_of_the_basic_pipeline_nothing_else_is_said() -> None:
+def test_basic_pipeline_gets_no_other_advice() -> None:
     data = DataConfig(input_pipeline="basic")
     assert options(workers=1, busy_share=0.1, photos=LARGE, data=data) == ["--input_pipeline=optimized"]
 

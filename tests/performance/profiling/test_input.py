@@ -66,7 +66,7 @@ def test_what_an_earlier_run_took_stands_in_for_the_step(
 
 
 @pytest.mark.parametrize("options", [("--input_pipeline=basic",), ("--cache=decoded",)])
-def test_it_measures_the_pipeline_as_configured(
+def test_profiles_the_pipeline_as_configured(
     records: Path, capsys: pytest.CaptureFixture[str], options: tuple[str, ...]
 ) -> None:
     found = profile(capsys, f"--data_dir={records}", "--images_per_sec=1e9", *options)

@@ -154,7 +154,7 @@ def test_stopped_under_load_every_request_is_answered(
         pytest.param(60, [signal.SIGTERM, signal.SIGINT], id="hurried"),
     ],
 )
-def test_a_request_for_which_there_is_no_time_is_told_so(
+def test_unfinished_request_gets_an_answer_when_the_server_stops(
     export_dir: Path, start_server: "StartServer", seconds: float, numbers: list[signal.Signals]
 ) -> None:
     with start_server(export_dir, f"--drain_seconds={seconds}", f"--stop_seconds={seconds}") as server:
@@ -301,7 +301,7 @@ def fails(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     return error
 
 
-def test_what_cannot_be_served_is_told_before_it_starts(
+def test_unservable_bundles_and_options_are_refused_before_start(
     export_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert fails(capsys, tmp_path, "--port=0").startswith(f"Bundle: got {tmp_path}, expected a folder with bundle.json")
@@ -432,7 +432,7 @@ def test_where_the_newest_bundle_is_out_of_reach_it_is_kept(
     assert f"m: version {lost.version} is kept. Path {lost.path}/bundle.json: got permission denied" in caplog.text
 
 
-def test_each_time_that_a_folder_is_gone_is_told_once(
+def test_missing_folder_is_logged_once_each_time(
     export_dir: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     place, bundle = tmp_path / "place", open_bundle(export_dir)

@@ -183,7 +183,7 @@ def test_a_drag_is_shown_until_it_leaves_the_page(visit: Callable[..., Visit]) -
     expect(page.locator("body")).not_to_have_class("dragging")
 
 
-def test_what_is_no_photo_is_said_in_plain_words(visit: Callable[..., Visit], photo: Path, tmp_path: Path) -> None:
+def test_page_explains_files_that_are_no_photos(visit: Callable[..., Visit], photo: Path, tmp_path: Path) -> None:
     text, empty, cut = tmp_path / "text.jpg", tmp_path / "empty.png", tmp_path / "cut.jpg"
     text.write_text("Dear diary")
     empty.touch()
@@ -439,7 +439,7 @@ def test_a_model_that_is_gone_is_looked_for_again(
     assert shown(seen.answer(photo.name)) == photos[photo]
 
 
-def test_what_is_too_large_is_told_by_what(visit: Callable[..., Visit], photo: Path, tmp_path: Path) -> None:
+def test_page_explains_what_refused_a_large_file(visit: Callable[..., Visit], photo: Path, tmp_path: Path) -> None:
     pixels = tmp_path / "pixels.png"
     Image.new("1", (7000, 8000)).save(pixels)
     seen = visit()

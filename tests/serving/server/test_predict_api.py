@@ -282,7 +282,7 @@ def test_every_error_is_json(client: httpx.Client, method: str, path: str, statu
         assert list(answer.json()) == ["error"]
 
 
-def test_a_refused_method_is_told_which_there_are(client: httpx.Client) -> None:
+def test_refused_method_gets_the_allowed_ones(client: httpx.Client) -> None:
     assert client.put("/v1/models").headers["allow"] == "GET, HEAD"
     assert client.get("/v1/models/flowers:predict").headers["allow"] == "POST"
     assert sorted(client.put("/openapi.json").headers["allow"].split(", ")) == ["GET", "HEAD"]
@@ -364,7 +364,7 @@ def test_names_of_files_come_back_as_they_were(client: httpx.Client, images: lis
     assert [prediction["name"] for prediction in answer.json()["predictions"]] == names
 
 
-def test_a_compressed_body_is_told_to_come_as_it_is(client: httpx.Client) -> None:
+def test_compressed_body_is_refused(client: httpx.Client) -> None:
     for path in ("/v1/models/flowers:predict", "/v1/models/flowers:classify"):
         headers = {"content-encoding": "GZip", "content-type": "multipart/form-data; boundary=x"}
         answer = client.post(path, content=b"\x1f\x8b", headers=headers)

@@ -25,7 +25,7 @@ BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl")
-def test_its_commands_work(server: "Server", images: list[bytes], tmp_path: Path) -> None:
+def test_commands_of_the_page_work(server: "Server", images: list[bytes], tmp_path: Path) -> None:
     (tmp_path / "rose.jpg").write_bytes(images[0])
     (tmp_path / "daisy.jpg").write_bytes(images[1])
     answers = []
@@ -43,7 +43,7 @@ def test_its_commands_work(server: "Server", images: list[bytes], tmp_path: Path
 
 @pytest.mark.peer
 @pytest.mark.skipif(shutil.which("nginx") is None, reason="nginx is not installed")
-def test_its_configuration_of_nginx_works(
+def test_nginx_configuration_of_the_page_works(
     request: pytest.FixtureRequest, server: "Server", images: list[bytes], expected: np.ndarray
 ) -> None:
     version = subprocess.run(["nginx", "-v"], capture_output=True, text=True, check=True).stderr
