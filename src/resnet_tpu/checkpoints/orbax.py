@@ -231,6 +231,6 @@ def check_shapes(path: str, stored: Arrays, shapes: Arrays) -> None:
 def _check_bucket(path: str, error: Exception) -> None:
     """Raises UserError if a checkpoint in a bucket could not be reached, and so may be intact."""
     buckets.require_bucket(path)
-    if storage.is_remote(path) and (buckets.named(error) or _UNREACHED.search(str(error))):
+    if storage.is_remote(path) and (buckets.storage_error(error) or _UNREACHED.search(str(error))):
         do = "Check the network and the permissions, then run the same command again."
         raise UserError(f"Checkpoint {path}", describe(error), "an answer from the bucket", do) from error

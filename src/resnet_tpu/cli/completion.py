@@ -51,17 +51,17 @@ complete -c resnet-tpu -n 'test (count (commandline -opc)) -eq 1' -f
 
 def bash() -> str:
     """The script for bash, which works in zsh too."""
-    found = {"": [*_verbs(), "help", "--help", "--version", "-V"]}
+    choices = {"": [*_verbs(), "help", "--help", "--version", "-V"]}
     for verb, options in options_of_verbs().items():
-        found[verb] = [*(f"--{name}" for name in options), "--help", "--help-all"]
-        found |= {f"{verb} __{name}": _values(option) for name, option in options.items()}
-    after = _words_after()
+        choices[verb] = [*(f"--{name}" for name in options), "--help", "--help-all"]
+        choices |= {f"{verb} __{name}": _values(option) for name, option in options.items()}
+    following = _words_after()
     keys: dict[str, list[str]] = {}
-    for key, words in {**found, **after}.items():
+    for key, words in {**choices, **following}.items():
         if words:
             keys.setdefault(" ".join(words), []).append(f'"{key}"')
-    words = "\n".join(f"        {'|'.join(same)}) echo '{words}' ;;" for words, same in keys.items())
-    return _BASH.format(version=__version__, words=words, parted="|".join(after))
+    words = "\n".join(f"        {'|'.join(patterns)}) echo '{words}' ;;" for words, patterns in keys.items())
+    return _BASH.format(version=__version__, words=words, parted="|".join(following))
 
 
 def fish() -> str:

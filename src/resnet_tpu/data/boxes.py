@@ -81,15 +81,15 @@ def _read_xml(path: Path) -> tuple[Box, ...]:
     except (OSError, UnicodeDecodeError, ElementTree.ParseError) as error:
         raise UserError(str(path), error, "an XML file in UTF-8", "Correct the file, or remove it.") from None
     width, height = (root.findtext(f"size/{side}") for side in ("width", "height"))
-    found = []
-    for thing in root.iterfind("object"):
-        box = thing.find("bndbox")
-        if box is None or _is_other_synset(thing.findtext("name") or "", path):
+    boxes = []
+    for element in root.iterfind("object"):
+        box = element.find("bndbox")
+        if box is None or _is_other_synset(element.findtext("name") or "", path):
             continue
         sides = [box.findtext(name) for name in Box._fields]
         fractions = [_fraction(side, whole) for side, whole in zip(sides, (width, height, width, height), strict=True)]
-        found.append(_box(str(path), fractions))
-    return tuple(found)
+        boxes.append(_box(str(path), fractions))
+    return tuple(boxes)
 
 
 def _is_other_synset(name: str, path: Path) -> bool:

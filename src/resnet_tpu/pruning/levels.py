@@ -56,8 +56,8 @@ def plan_levels(method: str, *, density: str, levels: int | None, rate: float | 
     if method not in (*_BY_DENSITY, *_BY_SPARSITY, *_BY_SHARE):
         if density or levels or rate is not None:
             check_method(method)
-            known = ", ".join((*_BY_DENSITY, *_BY_SPARSITY, *_BY_SHARE))
-            do = f"Leave density, levels and rate out, or choose one of {known}."
+            known_methods = ", ".join((*_BY_DENSITY, *_BY_SPARSITY, *_BY_SHARE))
+            do = f"Leave density, levels and rate out, or choose one of {known_methods}."
             raise UserError("method", method, "one that takes a density", do)
         return [_level(method, method, None)]
     if density:
@@ -66,17 +66,17 @@ def plan_levels(method: str, *, density: str, levels: int | None, rate: float | 
             log.warning(
                 "density %g leaves %g %% of the weights; for a share of %g give %g.", *3 * (share,), 100 * share
             )
-        found = [_level(f"density_{percent:g}", _complete(method, percent / 100, None), None) for percent in percents]
-        if len({level.name for level in found}) < len(found):
+        planned = [_level(f"density_{percent:g}", _complete(method, percent / 100, None), None) for percent in percents]
+        if len({level.name for level in planned}) < len(planned):
             do = "Leave one out: they would share a folder."
             raise UserError("density", density, "percentages that differ in their first six digits", do)
-        return found
+        return planned
     rate = DEFAULT_RATE if rate is None else rate
-    found = []
+    planned = []
     for number in range(1, (levels or DEFAULT_LEVELS) + 1):
-        follows = found[-1] if found else None
-        found.append(_level(f"{NUMBERED}{number:02d}", _complete(method, (1 - rate) ** number, rate), follows))
-    return found
+        follows = planned[-1] if planned else None
+        planned.append(_level(f"{NUMBERED}{number:02d}", _complete(method, (1 - rate) ** number, rate), follows))
+    return planned
 
 
 def _level(name: str, method: str, follows: Level | None) -> Level:

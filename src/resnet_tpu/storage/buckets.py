@@ -144,27 +144,27 @@ def _translated(path: str, *, is_write: bool) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if translated := named(error, path, is_write=is_write):
+        if translated := storage_error(error, path, is_write=is_write):
             raise translated from error
         raise
 
 
-def named(error: BaseException, path: str = "files in a bucket", *, is_write: bool = False) -> UserError | None:
+def storage_error(error: BaseException, path: str = "files in a bucket", *, is_write: bool = False) -> UserError | None:
     """The UserError for an error of a client of Google Cloud Storage or a web server; None for other errors."""
     is_ours = type(error).__module__.startswith(_CLIENTS)
     is_forbidden = isinstance(error, OSError) and str(error).startswith("Forbidden")
     if not (is_ours or is_forbidden):
         return None
     what, role = (f"Writing {path}", WRITER) if is_write else (f"Reading {path}", READER)
-    said = (str(error).splitlines() or [""])[-1 if is_forbidden else 0][:300] or type(error).__name__
+    answer = (str(error).splitlines() or [""])[-1 if is_forbidden else 0][:300] or type(error).__name__
     if is_forbidden or getattr(error, "code", None) in (401, 403):
         who = "the account" if _credentials() else "everyone (there are no Google credentials here)"
         do = (
             f"Grant it on the bucket, or use other credentials: gcloud auth application-default login, or "
             f"GOOGLE_APPLICATION_CREDENTIALS=KEY.json of a service account. Role needed: {role}."
         )
-        return UserError(what, said, f"permission for {who}", do)
+        return UserError(what, answer, f"permission for {who}", do)
     if path.startswith(("http://", "https://")):
-        return UserError(what, said, "an answer from its server", "Check the address and the network.")
+        return UserError(what, answer, "an answer from its server", "Check the address and the network.")
     do = "Check the network and the credentials, then run the same command again."
-    return NoAnswerError(what, f"{said}, after several tries", "an answer from Google Cloud Storage", do)
+    return NoAnswerError(what, f"{answer}, after several tries", "an answer from Google Cloud Storage", do)

@@ -97,7 +97,7 @@ def _explain(error: BaseException) -> int | None:
 def as_user_error(error: Exception) -> UserError | None:
     """The UserError for a low-level error that the user can fix, such as a full disk; None for our own bugs."""
     return (
-        buckets.named(error)  # first, as its clients raise OSErrors too
+        buckets.storage_error(error)  # first, as its clients raise OSErrors too
         or _file_error(error)
         or _no_temporary_folder(error)
         or _out_of_memory(error)

@@ -23,9 +23,9 @@ class InputWait:
         self._ends: list[Future[float]] = []  # when the same steps ended
         self._end_before: float | None = None  # when the step before these ended
 
-    def add(self, asked: float, given: float) -> None:
-        """Records that the host waited for a batch from `asked` to `given`, by `time.perf_counter`."""
-        self._waits.append((asked, given))
+    def add(self, requested: float, received: float) -> None:
+        """Records that the host waited for a batch from `requested` to `received`, by `time.perf_counter`."""
+        self._waits.append((requested, received))
 
     def watch(self, results: Any) -> None:
         """Records when the step on that batch ends; its `results`, a pytree of arrays, have just been dispatched."""
@@ -37,8 +37,8 @@ class InputWait:
         Blocks until they end. Waiting counts only from the end of the step before, so no time is counted twice.
         """
         waited, count = 0.0, len(self._waits) if count is None else count
-        for (asked, given), end in zip(self._waits[:count], self._ends[:count], strict=True):
-            waited += max(0.0, given - (asked if self._end_before is None else max(asked, self._end_before)))
+        for (requested, received), end in zip(self._waits[:count], self._ends[:count], strict=True):
+            waited += max(0.0, received - (requested if self._end_before is None else max(requested, self._end_before)))
             self._end_before = end.result()
         del self._waits[:count], self._ends[:count]
         return waited, self._end_before

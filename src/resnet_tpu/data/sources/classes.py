@@ -68,22 +68,22 @@ def count_classes(data_dir: str, paths: Mapping[str, tuple[int, int] | None]) ->
         return None
     if names is None:
         names = _count(data_dir, states)
-        kept = {"files": _by_file_name(states), "names": {str(label): name for label, name in names.items()}}
-        keep(kept_file, ".json", checked_json.dumps(kept).encode())
+        content = {"files": _by_file_name(states), "names": {str(label): name for label, name in names.items()}}
+        keep(kept_file, ".json", checked_json.dumps(content).encode())
     number = max(names, default=0)
     if number < 2 or min(names) < 1 or len(names) < number:
         span = f"the labels of its records, {len(names)} from {min(names)} to {number}," if names else ""
         _warn_of_default(data_dir, f"{span} do not tell how many there are" if span else "its records have no labels")
         return None
     ordered = [names[label] for label in range(1, number + 1)]
-    known = [name for name in ordered if name]
-    found = Classes(known if len(known) == number else None, number)
-    if found.names is None and number == CLASSES_WITH_BACKGROUND:
+    present = [name for name in ordered if name]
+    classes = Classes(present if len(present) == number else None, number)
+    if classes.names is None and number == CLASSES_WITH_BACKGROUND:
         do = f"Write {LABELS} with a class name per line: num_label_classes={number} means ImageNet's, from 0 on."
         raise UserError(f"Classes of {data_dir}", f"{number}, without names", "names for them", do)
-    shown = f" ({listed(found.names, _SHOWN_CLASSES)})" if found.names else ""
-    _log_once(logging.INFO, f"{data_dir}: {number} classes, by the labels of its records{shown}")
-    return found
+    suffix = f" ({listed(classes.names, _SHOWN_CLASSES)})" if classes.names else ""
+    _log_once(logging.INFO, f"{data_dir}: {number} classes, by the labels of its records{suffix}")
+    return classes
 
 
 def _count(data_dir: str, states: States) -> dict[int, str]:
@@ -93,7 +93,7 @@ def _count(data_dir: str, states: States) -> dict[int, str]:
     lock = threading.Lock()
 
     def count(path: str) -> None:
-        found: dict[int, set[str]] = {}
+        names_by_label: dict[int, set[str]] = {}
         index = load_index(path, on_bad=lambda _: None, state=states[path])
         with open_records(path) as file:
             for start, length in index.tolist():
@@ -102,10 +102,10 @@ def _count(data_dir: str, states: States) -> dict[int, str]:
                 except UserError:  # training will meet it, and say where it is
                     continue
                 if label != UNKNOWN_LABEL:
-                    found.setdefault(label, set()).add(name)
+                    names_by_label.setdefault(label, set()).add(name)
         with lock:
-            for label, given in found.items():
-                name = given.pop() if len(given) == 1 else ""
+            for label, label_names in names_by_label.items():
+                name = label_names.pop() if len(label_names) == 1 else ""
                 names[label] = name if names.get(label, name) == name else ""
 
     with ThreadPoolExecutor(_FILES_AT_ONCE) as pool:
