@@ -20,12 +20,12 @@ import jax
 from benchmarks import script
 from resnet_tpu.errors import UserError
 from resnet_tpu.kernels.choose import choose_kernels
-from resnet_tpu.options.network import network_of
+from resnet_tpu.models.from_options import network_of
 from resnet_tpu.parallel import distributed
 from resnet_tpu.performance.bench.step import PRECISIONS
 from resnet_tpu.performance.bench.step_programs import Case
-from resnet_tpu.training.kernel_setting import KernelSetting
-from resnet_tpu.training.reference import Reference
+from resnet_tpu.training.kernel_choice.reference import Reference
+from resnet_tpu.training.kernel_choice.setting import KernelSetting
 
 
 def check(case: Case) -> dict[str, Any]:

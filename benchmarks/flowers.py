@@ -64,11 +64,11 @@ def train_peer(config: Config, *, same_weights: bool) -> dict[str, float]:
     from resnet_tpu.data.loader.batches import eval_batches, train_batches
     from resnet_tpu.data.sources.data_dir import open_source
     from resnet_tpu.data.sources.subset import evenly_spaced
-    from resnet_tpu.options.network import create_network
+    from resnet_tpu.models.from_options import create_network
     from resnet_tpu.performance.bench import torch_resnet
-    from resnet_tpu.training.lengths import lengths_of
+    from resnet_tpu.training.maths.lengths import lengths_of
+    from resnet_tpu.training.maths.schedule import make_schedule
     from resnet_tpu.training.run import fill_in_counts
-    from resnet_tpu.training.schedule import make_schedule
 
     source = open_source(config.data, "train")
     config = fill_in_counts(config, source)

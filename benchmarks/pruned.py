@@ -25,20 +25,20 @@ from benchmarks import script
 from benchmarks.script import Comparison
 from resnet_tpu.checkpoints import checksums
 from resnet_tpu.checkpoints.meta import make_meta
-from resnet_tpu.checkpoints.orbax import Checkpoint
+from resnet_tpu.checkpoints.reading import Checkpoint
 from resnet_tpu.checkpoints.store import CheckpointStore
 from resnet_tpu.models.arrays import Arrays
+from resnet_tpu.models.from_options import network_of
 from resnet_tpu.options.config import Config
-from resnet_tpu.options.network import network_of
 from resnet_tpu.pruning.compact import compact
 from resnet_tpu.pruning.layers import kernels_of, maskable
 from resnet_tpu.pruning.masks import full_masks
 from resnet_tpu.pruning.methods import find_method
 from resnet_tpu.pruning.sizes import size_of
 from resnet_tpu.pruning.start import start_arrays
-from resnet_tpu.training.schedule import make_schedule
-from resnet_tpu.training.state import create_state
-from resnet_tpu.training.step import make_output_step, make_train_step
+from resnet_tpu.training.maths.schedule import make_schedule
+from resnet_tpu.training.maths.state import create_state
+from resnet_tpu.training.maths.step import make_output_step, make_train_step
 
 CIFAR_DEPTHS = (20, 56, 110)
 DENSITY = 20

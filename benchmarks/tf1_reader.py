@@ -37,8 +37,8 @@ def make_variables(width: int) -> dict[str, np.ndarray]:
     """Random variables of a ResNet-50 training, under the original's names."""
     from resnet_tpu.checkpoints.tf1_names import tf_names
     from resnet_tpu.models.arrays import leaf_at
+    from resnet_tpu.models.from_options import create_network
     from resnet_tpu.options.config import Config
-    from resnet_tpu.options.network import create_network
 
     config = Config().replace(resnet_depth=50, resnet_width=width)
     network = create_network(config.model, num_classes=1000, image_size=224)

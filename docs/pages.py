@@ -16,15 +16,15 @@ from typing import Any
 
 from resnet_tpu import api, cli
 from resnet_tpu.checkpoints.pretrained import PRETRAINED
-from resnet_tpu.checkpoints.timm import architecture_of
+from resnet_tpu.checkpoints.timm_folder import architecture_of
 from resnet_tpu.cli.arguments import Command, Menu, Verb, help_of
 from resnet_tpu.cli.run_options import BulkOptions, groups_for_trainings
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.architecture import ARCHITECTURES, CIFAR_DEPTHS
 from resnet_tpu.models.flops import forward_flops, parameter_shapes
+from resnet_tpu.models.from_options import create_network
 from resnet_tpu.options.config import OPTIONS, Config, ModelConfig
 from resnet_tpu.options.fields import Option, options_of
-from resnet_tpu.options.network import create_network
 from resnet_tpu.recipes import RECIPES, text_of
 from resnet_tpu.recipes.resnet_rs import RESNET_RS
 

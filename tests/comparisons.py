@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from resnet_tpu.checkpoints import folders, orbax
+from resnet_tpu.checkpoints import folders, reading
 from resnet_tpu.reports.metrics import read_metrics
 
 VARYING = ("time", "images_per_sec", "input_wait_share")
@@ -22,4 +22,4 @@ def rows_of(model_dir: Path | str) -> dict[tuple[str, int], dict[str, float]]:
 def arrays_of(model_dir: Path, step: int, *also: str) -> dict[str, np.ndarray]:
     """The arrays of a checkpoint by name: parameters, statistics, momentum, and those in the collections `also`."""
     path = str(model_dir / folders.CHECKPOINTS / str(step))
-    return orbax.load_named(path, ("params", "batch_stats", "momentum", *also))
+    return reading.load_named(path, ("params", "batch_stats", "momentum", *also))

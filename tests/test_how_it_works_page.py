@@ -10,7 +10,7 @@ import pytest
 
 import resnet_tpu
 from resnet_tpu import cli
-from resnet_tpu.options import network
+from resnet_tpu.models import from_options
 from resnet_tpu.training import loop, run
 
 Way = list[tuple[str, str]]
@@ -24,8 +24,8 @@ BEFORE, TABLE = re.split(r"\n\n(?=\|)", PAGE.partition("## From an option to whe
 ACTS = {
     "data_dir": (run, "open_source"),
     "train_batch_size": (loop, "train_batches"),
-    "resnet_depth": (network, "resolve_architecture"),
-    "precision": (network, "Network"),
+    "resnet_depth": (from_options, "resolve_architecture"),
+    "precision": (from_options, "Network"),
 }
 """Where each option of the table acts: a module, and the name in it that is called."""
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks import rewinding
-from resnet_tpu.checkpoints import folders, orbax
+from resnet_tpu.checkpoints import folders, reading
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config
 from resnet_tpu.reports.metrics import read_metrics
@@ -35,7 +35,7 @@ def test_an_unpacked_training_ends_with_the_same_bits(tmp_path: Path, monkeypatc
     for folder in (model_dir, other):
         train(config.replace(model_dir=str(folder)))
     names = ("params", "batch_stats", "momentum")
-    ends = [orbax.load_named(orbax.find(str(folder)), names) for folder in (model_dir, other)]
+    ends = [reading.load_named(reading.find(str(folder)), names) for folder in (model_dir, other)]
     assert ends[0].keys() == ends[1].keys()
     for name, array in ends[0].items():
         np.testing.assert_array_equal(array, ends[1][name])

@@ -19,7 +19,7 @@ import cv2
 import numpy as np
 import pytest
 
-from resnet_tpu.checkpoints import folders, orbax
+from resnet_tpu.checkpoints import folders, reading
 from resnet_tpu.reports.events import read_events
 from resnet_tpu.reports.metrics import read_metrics
 from resnet_tpu.serving.export.bundle import open_bundle
@@ -70,7 +70,7 @@ def test_fine_tuning_then_predicting(folder: Path, golden: Callable[[str], Path]
     assert f"{started}: {variables - 2} of {variables} variables loaded." in said
     assert f"dense/kernel: [{width}, {classes}] there, [{width}, 5] here" in said
     model_dir = folder / "resnet-tpu-model"
-    assert orbax.step_of(orbax.find(str(model_dir))) == 42
+    assert reading.step_of(reading.find(str(model_dir))) == 42
     tags = {scalar.tag for scalar in read_events(str(model_dir))}
     assert {"loss", "learning_rate", "current_epoch"} <= tags
     assert {scalar.step for scalar in read_events(str(model_dir / "eval")) if scalar.tag == "top_1_accuracy"} == {42}
@@ -121,7 +121,7 @@ def left_by(model_dir: Path) -> dict[str, Any]:
         "arrays": {
             f"{step}/{name}": (array.dtype.str, array.shape, array.tobytes())
             for step in folders.steps_in(folder)
-            for name, array in orbax.load_named(f"{folder}/{step}").items()
+            for name, array in reading.load_named(f"{folder}/{step}").items()
         },
         "rows": [{name: row[name] for name in MEASURED & row.keys()} for row in read_metrics(str(model_dir))],
         "density": (model_dir / "density_ratio").read_text(),

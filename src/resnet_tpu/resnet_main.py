@@ -124,7 +124,7 @@ def _run(arguments: Sequence[str]) -> None:
         config = config.replace(data_dir="null")
     config.run.require_model_dir()
     if config.run.mode == "eval":
-        from resnet_tpu.training.evaluate_run import await_options, evaluate_run
+        from resnet_tpu.training.inference.evaluate_run import await_options, evaluate_run
 
         if read_run(config.run.model_dir) is None:
             await_options(config)
@@ -134,7 +134,7 @@ def _run(arguments: Sequence[str]) -> None:
         is_this = says == "command line" or says.removeprefix("--") in TEXT_FLAGS
         evaluate_run(config, watch=True, train_steps=config.train.train_steps if is_this else None)
     elif config.run.mode == "predict":
-        from resnet_tpu.training.predict import predict
+        from resnet_tpu.training.inference.predict import predict
 
         predict(config, split="validation" if config.lottery.lth_prediction_result_dir else "test")
     else:

@@ -20,7 +20,7 @@ from resnet_tpu.checkpoints import pretrained, published
 from resnet_tpu.checkpoints.convert import write_model_dir
 from resnet_tpu.checkpoints.torch_names import to_torch, torch_names
 from resnet_tpu.models.arrays import leaf_at
-from resnet_tpu.options.network import create_network, network_of
+from resnet_tpu.models.from_options import create_network, network_of
 from resnet_tpu.serving.server.images import network_input
 from tests.checkpoints.test_torch_pickle import save_zip, tensor
 

@@ -20,9 +20,9 @@ from resnet_tpu.checkpoints.store import CheckpointStore
 from resnet_tpu.checkpoints.torch_names import to_torch, torch_names
 from resnet_tpu.checkpoints.weights import Kind, Weights, open_weights
 from resnet_tpu.models.arrays import Arrays, leaf_at
+from resnet_tpu.models.from_options import create_network
 from resnet_tpu.models.network import Network
 from resnet_tpu.options.config import Config
-from resnet_tpu.options.network import create_network
 
 WriteBundle = Callable[..., str]
 _TYPES = {"float32": 1, "float64": 2, "int32": 3, "uint8": 4, "int64": 9, "bool": 10, "bfloat16": 14, "float16": 19}

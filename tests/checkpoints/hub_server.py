@@ -18,9 +18,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from resnet_tpu.checkpoints import timm
+from resnet_tpu.checkpoints import timm_folder
+from resnet_tpu.models.from_options import create_network
 from resnet_tpu.options.config import Config
-from resnet_tpu.options.network import create_network
 
 CLASSES = ["daisy", "rose", "tulip"]
 _CARD = b"---\nlicense: apache-2.0\ntags:\n- timm\n---\n# A card\n"
@@ -66,8 +66,8 @@ def make_repository(folder: Path) -> dict[str, bytes]:
     shapes = network.shape_trees()
     arrays = jax.tree.map(lambda leaf: jnp.asarray(rng.uniform(0.01, 0.1, leaf.shape), jnp.float32), shapes)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("resnet_tpu.checkpoints.torch.WIDTH", 4)
-        timm.write_folder(str(folder), config, network, arrays, CLASSES)
+        patch.setattr("resnet_tpu.checkpoints.torch_files.WIDTH", 4)
+        timm_folder.write_folder(str(folder), config, network, arrays, CLASSES)
     return {path.name: path.read_bytes() for path in folder.iterdir()} | {"README.md": _CARD}
 
 

@@ -21,18 +21,18 @@ import safetensors.numpy
 import yaml
 
 from resnet_tpu import cli
-from resnet_tpu.checkpoints import folders, orbax, tf1
+from resnet_tpu.checkpoints import folders, reading, tf1
 from resnet_tpu.checkpoints.convert import write_model_dir
 from resnet_tpu.checkpoints.meta import make_meta
 from resnet_tpu.checkpoints.store import CheckpointStore
 from resnet_tpu.models.arrays import Arrays, leaves
+from resnet_tpu.models.from_options import create_network
 from resnet_tpu.options.config import PREPROCESSING, Config
-from resnet_tpu.options.network import create_network
 from resnet_tpu.options.run_file import write_description
 from resnet_tpu.parallel import distributed
 from resnet_tpu.reports.metrics import MetricsWriter
-from resnet_tpu.training.step import normalize
-from resnet_tpu.training.trained import load_trained
+from resnet_tpu.training.inference.trained import load_trained
+from resnet_tpu.training.maths.step import normalize
 
 CLASSES = ["daisy", "rose", "tulip"]
 TINY = {"resnet_depth": 18, "resnet_width": 4, "stem": "imagenet", "precision": "float32", "image_size": 32}
@@ -71,7 +71,7 @@ def convert(*arguments: str) -> None:
 
 def assert_same_arrays(actual: str, expected: Arrays) -> None:
     """Checks the arrays in the model_dir `actual`."""
-    found = orbax.load_named(orbax.find(actual))
+    found = reading.load_named(reading.find(actual))
     named = dict(leaves(expected))
     assert found.keys() == named.keys()
     for name, array in named.items():
@@ -131,7 +131,7 @@ def test_to_safetensors_and_back_weights_names_and_preprocessing_are_the_same(pr
 @pytest.fixture
 def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Networks of width 4 are written like those of width 64, the only ones that torchvision and timm have."""
-    monkeypatch.setattr("resnet_tpu.checkpoints.torch.WIDTH", 4)
+    monkeypatch.setattr("resnet_tpu.checkpoints.torch_files.WIDTH", 4)
 
 
 @pytest.mark.parametrize("average", [True, False])
@@ -173,7 +173,7 @@ def test_training_goes_on_from_a_converted_checkpoint(capsys: pytest.CaptureFixt
     data = ["--data_dir=synthetic", "--num_label_classes=3"]
     assert cli.main(["train", shape, *length, *data, "--model_dir=back"]) == 0
     assert "Resuming from step 7" in capsys.readouterr().err
-    assert orbax.find("back").endswith("/8")
+    assert reading.find("back").endswith("/8")
 
 
 @pytest.mark.parametrize("case", ["r18", pytest.param("r50_d_se", marks=pytest.mark.long)])
@@ -386,7 +386,7 @@ def timm_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("timm")
     make_run(str(folder / "run"), **TIMM)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("resnet_tpu.checkpoints.torch.WIDTH", 4)
+        patch.setattr("resnet_tpu.checkpoints.torch_files.WIDTH", 4)
         convert(str(folder / "run"), str(folder / "folder"), "--to=timm")
     return folder / "folder"
 

@@ -13,8 +13,8 @@ from resnet_tpu.checkpoints import pretrained, published, weights
 from resnet_tpu.checkpoints.pretrained import PRETRAINED
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.arrays import leaves
+from resnet_tpu.models.from_options import create_network
 from resnet_tpu.options.config import OPTIONS, Config
-from resnet_tpu.options.network import create_network
 
 CONTENT = b"weights" * 1000
 CHECKSUM = hashlib.sha256(CONTENT).hexdigest()

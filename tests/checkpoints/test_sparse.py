@@ -8,8 +8,8 @@ import jax
 import numpy as np
 import pytest
 
-from resnet_tpu.checkpoints import orbax
-from resnet_tpu.checkpoints.orbax import DamagedCheckpointError
+from resnet_tpu.checkpoints import reading
+from resnet_tpu.checkpoints.reading import DamagedCheckpointError
 from resnet_tpu.checkpoints.store import CheckpointStore
 from resnet_tpu.models.arrays import Arrays, leaves
 
@@ -54,17 +54,17 @@ def assert_same_bits(found: Arrays, expected: Arrays) -> None:
 def test_everything_comes_back_bit_for_bit(tmp_path: Path) -> None:
     arrays = draw()
     path = save(tmp_path, arrays)
-    checkpoint = orbax.load_all(path)
+    checkpoint = reading.load_all(path)
     assert_same_bits(checkpoint.arrays, arrays)
-    assert checkpoint.meta == orbax.read_meta(path) == {"config": {}}
-    described = {name: (tuple(leaf.shape), leaf.dtype) for name, leaf in leaves(orbax.stored_shapes(path))}
+    assert checkpoint.meta == reading.read_meta(path) == {"config": {}}
+    described = {name: (tuple(leaf.shape), leaf.dtype) for name, leaf in leaves(reading.stored_shapes(path))}
     assert described == {name: (array.shape, array.dtype) for name, array in leaves(arrays)}
 
 
 @pytest.mark.parametrize("name", ["params", "momentum", "ema", "masks"])
 def test_one_collection_alone(name: str, tmp_path: Path) -> None:
     arrays = draw()
-    found = orbax.load_all(save(tmp_path, arrays), (name,)).arrays
+    found = reading.load_all(save(tmp_path, arrays), (name,)).arrays
     assert_same_bits(found, {name: arrays[name]})
 
 
@@ -73,7 +73,7 @@ def test_arrays_are_restored_to_the_requested_devices(tmp_path: Path) -> None:
     mesh = jax.make_mesh((2,), ("batch",), devices=jax.devices()[:2])
     everywhere = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
     shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=everywhere), arrays)
-    found = orbax.load(save(tmp_path, arrays), {"params": shapes["params"]}).arrays
+    found = reading.load(save(tmp_path, arrays), {"params": shapes["params"]}).arrays
     assert_same_bits(found, {"params": arrays["params"]})
     assert {leaf.sharding for leaf in jax.tree.leaves(found)} == {everywhere}
 
@@ -83,18 +83,18 @@ def test_what_is_masked_but_not_zero_is_not_lost(value: Any, tmp_path: Path) -> 
     arrays = draw()
     kernel, mask = arrays["params"]["stem"]["conv"]["kernel"], arrays["masks"]["stem"]["conv"]["kernel"]
     kernel[tuple(np.argwhere(~mask)[0])] = value
-    assert_same_bits(orbax.load_all(save(tmp_path, arrays)).arrays, arrays)
+    assert_same_bits(reading.load_all(save(tmp_path, arrays)).arrays, arrays)
 
 
 def test_a_layer_of_which_nothing_is_kept(tmp_path: Path) -> None:
     arrays = draw()
-    before = orbax.stored_bytes(save(tmp_path / "before", arrays))
+    before = reading.stored_bytes(save(tmp_path / "before", arrays))
     arrays["masks"]["dense"]["kernel"][:] = False
     for place in (arrays["params"], arrays["momentum"], arrays["ema"]["params"]):
         place["dense"]["kernel"][:] = 0
     path = save(tmp_path / "after", arrays)
-    assert_same_bits(orbax.load_all(path).arrays, arrays)
-    assert before - orbax.stored_bytes(path) == 3 * 4 * (41 * 7 - 1)
+    assert_same_bits(reading.load_all(path).arrays, arrays)
+    assert before - reading.stored_bytes(path) == 3 * 4 * (41 * 7 - 1)
 
 
 def test_only_what_is_kept_is_stored_and_a_bit_for_each_weight_of_a_mask(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_only_what_is_kept_is_stored_and_a_bit_for_each_weight_of_a_mask(tmp_pat
     dense = sum(array.nbytes for name, array in leaves(arrays) if not name.startswith("masks"))
     removed = sum(np.count_nonzero(~mask) for mask in masks.values())
     bits = sum(math.ceil(mask.size / 8) for mask in masks.values())
-    assert orbax.stored_bytes(save(tmp_path, arrays)) == dense - 3 * 4 * removed + bits
+    assert reading.stored_bytes(save(tmp_path, arrays)) == dense - 3 * 4 * removed + bits
 
 
 def test_masks_that_do_not_fit_are_damage(tmp_path: Path) -> None:
@@ -112,4 +112,4 @@ def test_masks_that_do_not_fit_are_damage(tmp_path: Path) -> None:
     assert "masks/stem/conv/kernel" in text
     (tmp_path / "5" / "sparse" / "data.json").write_text(text.replace("37", "36"))
     with pytest.raises(DamagedCheckpointError):
-        orbax.load_all(path)
+        reading.load_all(path)

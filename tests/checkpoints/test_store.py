@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from resnet_tpu import storage
-from resnet_tpu.checkpoints import folders, orbax, store
+from resnet_tpu.checkpoints import folders, reading, store
 from resnet_tpu.checkpoints.meta import config_of, make_meta
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config
@@ -56,9 +56,9 @@ def test_a_disk_that_is_full_is_named_and_the_last_checkpoint_is_whole(tmp_path:
     assert "Traceback" not in failed.stderr
     assert f"Writing a checkpoint to {tmp_path}" in failed.stderr
     assert "earlier checkpoints are intact" in failed.stderr
-    assert orbax.step_of(orbax.find(str(tmp_path))) == 2
+    assert reading.step_of(reading.find(str(tmp_path))) == 2
     assert train(tmp_path, 4).returncode == 0
-    assert orbax.step_of(orbax.find(str(tmp_path))) == 4
+    assert reading.step_of(reading.find(str(tmp_path))) == 4
 
 
 @contextlib.contextmanager
@@ -96,7 +96,7 @@ def test_a_folder_that_may_not_be_written_is_named_and_the_last_checkpoint_is_wh
             assert checkpoints.steps() == [1]
             checkpoints.save(3, ARRAYS, {})
         assert folders.steps_in(path) == [1, 3]
-        kernel = orbax.load_named(str(folder / "1"))["params/dense/kernel"]
+        kernel = reading.load_named(str(folder / "1"))["params/dense/kernel"]
         np.testing.assert_array_equal(kernel, ARRAYS["params"]["dense"]["kernel"])
 
 
@@ -210,11 +210,11 @@ def test_the_first_signal_waits_for_a_write_and_the_second_says_what_it_costs(
 
 
 def test_reads_back_checkpoints_and_keeps_only_the_newest(saved: Path) -> None:
-    path = orbax.find(str(saved))
-    assert orbax.step_of(path) == 7
-    assert orbax.read_meta(path) == {"position": 7, "flag": True, "nothing": None, "names": ["a"]}
-    assert orbax.stored_bytes(path) == 6 * 4 + 4
-    named = orbax.load_named(path, ("params",))
+    path = reading.find(str(saved))
+    assert reading.step_of(path) == 7
+    assert reading.read_meta(path) == {"position": 7, "flag": True, "nothing": None, "names": ["a"]}
+    assert reading.stored_bytes(path) == 6 * 4 + 4
+    named = reading.load_named(path, ("params",))
     assert list(named) == ["params/dense/kernel"]
     np.testing.assert_array_equal(named["params/dense/kernel"], ARRAYS["params"]["dense"]["kernel"])
     with store.CheckpointStore(str(saved / folders.CHECKPOINTS), keep=2) as checkpoints:
@@ -222,13 +222,13 @@ def test_reads_back_checkpoints_and_keeps_only_the_newest(saved: Path) -> None:
 
 
 def test_an_array_that_the_network_has_not_is_not_left_out(saved: Path) -> None:
-    path = orbax.find(str(saved))
-    shapes = orbax.stored_shapes(path)
+    path = reading.find(str(saved))
+    shapes = reading.stored_shapes(path)
     collection = next(name for name, found in shapes.items() if isinstance(found, dict))
     left_out = next(iter(shapes[collection]))
     fewer = {name: leaf for name, leaf in shapes[collection].items() if name != left_out}
     with pytest.raises(UserError, match=f"got {collection}/{left_out}.*, which the network does not have, expected"):
-        orbax.load(path, shapes | {collection: fewer})
+        reading.load(path, shapes | {collection: fewer})
 
 
 def test_the_best_outlives_the_newest(tmp_path: Path) -> None:
@@ -261,20 +261,22 @@ def test_an_old_checkpoint_that_cannot_be_deleted_does_not_end_the_training(
 
 def test_a_path_means_a_model_dir_a_folder_of_checkpoints_or_one(saved: Path) -> None:
     expected = str(saved / folders.CHECKPOINTS / "7")
-    assert orbax.find(str(saved)) == orbax.find(str(saved / folders.CHECKPOINTS)) == orbax.find(expected) == expected
-    assert orbax.find(str(saved / folders.CHECKPOINTS / "6")) == str(saved / folders.CHECKPOINTS / "6")
+    assert (
+        reading.find(str(saved)) == reading.find(str(saved / folders.CHECKPOINTS)) == reading.find(expected) == expected
+    )
+    assert reading.find(str(saved / folders.CHECKPOINTS / "6")) == str(saved / folders.CHECKPOINTS / "6")
     with pytest.raises(
         UserError, match=r"Checkpoint: got .*, expected a model_dir or a checkpoint in it\. Train first"
     ):
-        orbax.find(str(saved / "nowhere"))
+        reading.find(str(saved / "nowhere"))
     (saved / "exported" / "1795181234").mkdir(parents=True)  # a name like that of a bundle, or of a class of digits
     with pytest.raises(UserError, match=r"got .*exported, expected a model_dir or a checkpoint in it"):
-        orbax.find(str(saved / "exported"))
+        reading.find(str(saved / "exported"))
 
 
 def test_a_half_written_checkpoint_is_not_taken_for_a_whole_one(saved: Path) -> None:
     (saved / folders.CHECKPOINTS / "7").rename(saved / folders.CHECKPOINTS / "8.orbax-checkpoint-tmp")
-    assert orbax.find(str(saved)).endswith("/6")
+    assert reading.find(str(saved)).endswith("/6")
     with store.CheckpointStore(str(saved / folders.CHECKPOINTS), keep=2) as checkpoints:
         assert checkpoints.steps() == [6]
 
@@ -307,27 +309,27 @@ def test_each_damaged_checkpoint_of_a_step_is_put_aside_under_a_name_of_its_own(
 def test_a_damaged_description_is_named(saved: Path) -> None:
     for path in (saved / folders.CHECKPOINTS / "7" / "meta").iterdir():
         path.write_bytes(b"{")
-    with pytest.raises(orbax.DamagedCheckpointError, match="expected a whole checkpoint of resnet_tpu"):
-        orbax.read_meta(str(saved / folders.CHECKPOINTS / "7"))
+    with pytest.raises(reading.DamagedCheckpointError, match="expected a whole checkpoint of resnet_tpu"):
+        reading.read_meta(str(saved / folders.CHECKPOINTS / "7"))
 
 
 def test_classes_that_are_no_names_are_damage(tmp_path: Path) -> None:
     with store.CheckpointStore(str(tmp_path), keep=1) as checkpoints:
         checkpoints.save(7, ARRAYS, {"class_names": ["a", 1]})
-    with pytest.raises(orbax.DamagedCheckpointError, match=r"class_names\[1\]"):
-        orbax.read_meta(orbax.find(str(tmp_path)))
+    with pytest.raises(reading.DamagedCheckpointError, match=r"class_names\[1\]"):
+        reading.read_meta(reading.find(str(tmp_path)))
 
 
 def test_a_copy_under_another_name_says_what_to_call_it(saved: Path) -> None:
     shutil.copytree(saved / folders.CHECKPOINTS / "7", saved / "mine")
     with pytest.raises(UserError, match=r"Checkpoint .*mine: got the name mine, expected the number of its step"):
-        orbax.step_of(orbax.find(str(saved / "mine")))
+        reading.step_of(reading.find(str(saved / "mine")))
 
 
 def test_foreign_files_do_not_damage_a_checkpoint(saved: Path) -> None:
     for name in (".DS_Store", "._d"):
         (saved / folders.CHECKPOINTS / "7" / "arrays" / name).write_bytes(b"of a Mac")
-    assert list(orbax.load_named(str(saved / folders.CHECKPOINTS / "7"), ("params",))) == ["params/dense/kernel"]
+    assert list(reading.load_named(str(saved / folders.CHECKPOINTS / "7"), ("params",))) == ["params/dense/kernel"]
 
 
 def test_a_whole_checkpoint_is_never_taken_for_a_left_over(saved: Path) -> None:

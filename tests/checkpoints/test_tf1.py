@@ -14,9 +14,9 @@ import pytest
 from resnet_tpu.checkpoints import tf1, tf1_names
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.arrays import leaf_at
+from resnet_tpu.models.from_options import create_network
 from resnet_tpu.models.network import Network
 from resnet_tpu.options.config import Config
-from resnet_tpu.options.network import create_network
 
 WriteBundle = Callable[..., str]
 

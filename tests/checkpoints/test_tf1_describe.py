@@ -12,9 +12,9 @@ from resnet_tpu.checkpoints.tf1_describe import Contents, contents, options_of
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.architecture import CIFAR_DEPTHS
 from resnet_tpu.models.arrays import leaf_at
+from resnet_tpu.models.from_options import create_network
 from resnet_tpu.models.network import Network
 from resnet_tpu.options.config import Config
-from resnet_tpu.options.network import create_network
 
 RS = {"use_resnetd_stem": True, "resnetd_shortcut": True, "replace_stem_max_pool": True, "se_ratio": 0.25}
 NETWORKS: list[dict[str, Any]] = [

@@ -16,13 +16,13 @@ from PIL import Image
 
 import resnet_tpu as rt
 from resnet_tpu import cli
-from resnet_tpu.checkpoints import torch as weights
+from resnet_tpu.checkpoints import torch_files as weights
 from resnet_tpu.checkpoints.pretrained import PRETRAINED
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.arrays import Arrays
+from resnet_tpu.models.from_options import create_network
 from resnet_tpu.models.network import Network
 from resnet_tpu.options.config import ModelConfig
-from resnet_tpu.options.network import create_network
 
 pytestmark = pytest.mark.peer("torch")
 torch = pytest.importorskip("torch")

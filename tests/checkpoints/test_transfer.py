@@ -16,9 +16,9 @@ from resnet_tpu.checkpoints.transfer import check_structure, start_from, with_op
 from resnet_tpu.checkpoints.weights import Kind, open_weights
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.arrays import Arrays, leaf_at
+from resnet_tpu.models.from_options import create_network
 from resnet_tpu.models.network import Network
 from resnet_tpu.options.config import Config
-from resnet_tpu.options.network import create_network
 
 WriteBundle = Callable[..., str]
 

@@ -15,7 +15,7 @@ from PIL import Image
 from resnet_tpu import cli
 from resnet_tpu.data.prepare.digits import write_digits
 from resnet_tpu.options.config import Config
-from resnet_tpu.training.lengths import lengths_of
+from resnet_tpu.training.maths.lengths import lengths_of
 
 pytestmark = pytest.mark.skipif(find_spec("sklearn") is None, reason="the demo's digits come with the extra [demo]")
 

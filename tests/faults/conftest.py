@@ -22,7 +22,7 @@ import cv2
 import numpy as np
 import pytest
 
-from resnet_tpu.checkpoints import folders, orbax
+from resnet_tpu.checkpoints import folders, reading
 from resnet_tpu.reports.events import read_events
 from tests.comparisons import rows_of
 
@@ -271,8 +271,8 @@ def check_same_run(whole: Path, found: Path) -> None:
     assert len(steps) <= len(expected) + 1  # a kill may come between the last save and the deletion that follows it
     for step in {*expected} & {*steps}:
         one, other = (str(run / folders.CHECKPOINTS / str(step)) for run in (whole, found))
-        assert orbax.read_meta(one) == orbax.read_meta(other)
-        arrays, others = orbax.load_named(one), orbax.load_named(other)
+        assert reading.read_meta(one) == reading.read_meta(other)
+        arrays, others = reading.load_named(one), reading.load_named(other)
         assert arrays.keys() == others.keys()
         assert [name for name in arrays if not np.array_equal(arrays[name], others[name])] == []
     assert rows_of(found) == rows_of(whole)

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from resnet_tpu import cli
-from resnet_tpu.checkpoints import orbax
+from resnet_tpu.checkpoints import reading
 from resnet_tpu.reports.metrics import MetricsWriter, read_metrics
 from resnet_tpu.storage import write_text
 
@@ -121,8 +121,8 @@ class Writer:
 
 def arrays_of(run: Path) -> object:
     """A run's newest checkpoint and all its measurements except times."""
-    found = orbax.load_all(orbax.find(str(run)))
-    arrays = [(name, array.tobytes()) for name, array in orbax.leaves(found.arrays)]
+    found = reading.load_all(reading.find(str(run)))
+    arrays = [(name, array.tobytes()) for name, array in reading.leaves(found.arrays)]
     return found.step, arrays, [(row["split"], row["step"], row.get("loss")) for row in read_metrics(str(run))]
 
 

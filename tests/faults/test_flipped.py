@@ -19,23 +19,23 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from resnet_tpu.checkpoints import orbax, store, tf1, torch
+from resnet_tpu.checkpoints import reading, store, tf1, torch_files
 from resnet_tpu.checkpoints.meta import make_meta
 from resnet_tpu.data.prepare.options import PrepareOptions
 from resnet_tpu.data.prepare.prepare import prepare
 from resnet_tpu.data.records.tfrecord import RecordFile
 from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.errors import UserError
+from resnet_tpu.models.from_options import create_network
 from resnet_tpu.models.network import Network
 from resnet_tpu.options.config import Config
-from resnet_tpu.options.network import create_network
 from resnet_tpu.parallel import distributed
 from resnet_tpu.serving.export.bundle import open_bundle, write_bundle
 from resnet_tpu.serving.export.fold import fold
 from resnet_tpu.serving.export.onnx import write_onnx
 from resnet_tpu.serving.export.quantize import write_int8
 from resnet_tpu.serving.export.stablehlo import write_stablehlo
-from resnet_tpu.training.trained import Trained
+from resnet_tpu.training.inference.trained import Trained
 
 FLIPS, SHORT_FLIPS = 1000, 12
 CLASSES = ["daisy", "rose", "tulip"]
@@ -83,9 +83,9 @@ def checkpoint(folder: Path, *, masked: bool = False) -> Subject:
     path = str(folder / "5")
 
     def read() -> Any:
-        found = orbax.load_all(path)
-        arrays = [(name, array.tobytes()) for name, array in orbax.leaves(found.arrays)]
-        return arrays, found.meta, orbax.read_meta(path), orbax.written_at(path)
+        found = reading.load_all(path)
+        arrays = [(name, array.tobytes()) for name, array in reading.leaves(found.arrays)]
+        return arrays, found.meta, reading.read_meta(path), reading.written_at(path)
 
     return Subject([file for file in (folder / "5").rglob("*") if file.is_file()], read)
 
@@ -114,11 +114,11 @@ def weights(folder: Path) -> Subject:
     """A file as `convert --to=safetensors` writes it."""
     whole, arrays = drawn(CONFIG.replace(resnet_width=64, project_first_group=False))  # as in PyTorch's ResNet
     path = folder / "weights.safetensors"
-    torch.write_safetensors(str(path), whole, arrays, class_names=CLASSES)
+    torch_files.write_safetensors(str(path), whole, arrays, class_names=CLASSES)
 
     def read() -> Any:
-        found = torch.read_state_dict(str(path))
-        return {name: array.tobytes() for name, array in found.items()}, torch.read_class_names(str(path))
+        found = torch_files.read_state_dict(str(path))
+        return {name: array.tobytes() for name, array in found.items()}, torch_files.read_class_names(str(path))
 
     return Subject([path], read)
 

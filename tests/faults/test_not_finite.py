@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 
 from resnet_tpu import cli, resnet_main
-from resnet_tpu.checkpoints import folders, orbax
+from resnet_tpu.checkpoints import folders, reading
 from resnet_tpu.checkpoints.convert import write_model_dir
 from resnet_tpu.checkpoints.meta import config_of
+from resnet_tpu.models.from_options import network_of
 from resnet_tpu.options.config import Config
-from resnet_tpu.options.network import network_of
 from resnet_tpu.reports.metrics import MetricsWriter, read_metrics
 from resnet_tpu.reports.run_curves import curves_path
 
@@ -175,7 +175,7 @@ def test_training_from_such_weights(model_dir: Callable[[Spoil], Path], refused:
 
 def like(run: Path, **changes: Any) -> list[str]:
     """The options of the training in `run` that describe its data and network, with changes."""
-    flat = config_of(orbax.read_meta(orbax.find(str(run)))).flat() | changes
+    flat = config_of(reading.read_meta(reading.find(str(run)))).flat() | changes
     names = (
         "data_dir", "image_size", "num_label_classes", "num_train_images", "num_eval_images", "resnet_depth",
         "resnet_width", "precision", "train_batch_size", "eval_batch_size", "train_steps", "num_cores",

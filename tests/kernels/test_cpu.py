@@ -19,14 +19,14 @@ from resnet_tpu.kernels.native.build import build, locate_headers
 from resnet_tpu.kernels.norm import Norm
 from resnet_tpu.models import layers
 from resnet_tpu.models.architecture import ARCHITECTURES
+from resnet_tpu.models.from_options import create_network
 from resnet_tpu.models.kernel_table import PLAIN, Kernels
 from resnet_tpu.models.network import Network
 from resnet_tpu.options.config import Config
-from resnet_tpu.options.network import create_network
 from resnet_tpu.system.c_libraries import SWITCH
-from resnet_tpu.training.schedule import make_schedule
-from resnet_tpu.training.state import create_state
-from resnet_tpu.training.step import make_train_step
+from resnet_tpu.training.maths.schedule import make_schedule
+from resnet_tpu.training.maths.state import create_state
+from resnet_tpu.training.maths.step import make_train_step
 
 TYPES = [jnp.float32, jnp.bfloat16]
 needs_library = pytest.mark.skipif("float32" not in native.load(), reason="needs the library in C, and oneDNN")

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import pytest
 
 from resnet_tpu.models.flops import forward_flops, multiply_adds
+from resnet_tpu.models.from_options import create_network
 from resnet_tpu.models.network import Network
 from resnet_tpu.options.config import Config
-from resnet_tpu.options.network import create_network
 
 
 def network(image_size: int = 32, num_classes: int = 10, **options: Any) -> Network:

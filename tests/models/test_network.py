@@ -10,10 +10,10 @@ import pytest
 from resnet_tpu.errors import UserError
 from resnet_tpu.models import resnet
 from resnet_tpu.models.arrays import Arrays
+from resnet_tpu.models.from_options import create_network, resolve_architecture
 from resnet_tpu.models.named_layers import NamedLayers
 from resnet_tpu.models.network import Network
 from resnet_tpu.options.config import Config, ModelConfig
-from resnet_tpu.options.network import create_network, resolve_architecture
 
 
 def make_model(**options: Any) -> ModelConfig:

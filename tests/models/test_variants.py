@@ -10,9 +10,9 @@ import pytest
 from jax import export
 
 from resnet_tpu.models.arrays import Arrays
+from resnet_tpu.models.from_options import create_network
 from resnet_tpu.models.network import Network
 from resnet_tpu.options.config import Config
-from resnet_tpu.options.network import create_network
 
 RS: dict[str, Any] = {
     "use_resnetd_stem": True, "resnetd_shortcut": True, "replace_stem_max_pool": True, "se_ratio": 0.25

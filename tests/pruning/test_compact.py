@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from resnet_tpu import cli
-from resnet_tpu.checkpoints import orbax
+from resnet_tpu.checkpoints import reading
 from resnet_tpu.checkpoints.convert import write_model_dir
 from resnet_tpu.checkpoints.meta import make_meta
-from resnet_tpu.checkpoints.orbax import Checkpoint
+from resnet_tpu.checkpoints.reading import Checkpoint
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.arrays import Arrays, leaves
+from resnet_tpu.models.from_options import network_of
 from resnet_tpu.options.config import Config
-from resnet_tpu.options.network import network_of
 from resnet_tpu.pruning.compact import compact
 from resnet_tpu.pruning.filters import remove_filters
 from resnet_tpu.pruning.layers import kernels_of, maskable
@@ -218,7 +218,7 @@ def test_every_verb_takes_what_compact_writes(tmp_path: Path, capsys: pytest.Cap
     assert cli.main(["compact", str(tmp_path / "pruned"), str(tmp_path / "small")]) == 0
     shown = capsys.readouterr().out
     assert "parameters" in shown and "no logit moved by more than" in shown
-    before = dict(leaves(orbax.stored_shapes(orbax.find(str(tmp_path / "small")))["params"]))
+    before = dict(leaves(reading.stored_shapes(reading.find(str(tmp_path / "small")))["params"]))
     assert cli.main(["eval", str(tmp_path / "small"), "--num_cores=1"]) == 0
     line = [f"--{name}={value}" for name, value in (TINY | own).items()]
     train = ["train", *line, "--num_cores=1", "--mode=train"]
@@ -227,7 +227,7 @@ def test_every_verb_takes_what_compact_writes(tmp_path: Path, capsys: pytest.Cap
         cli.main([*train, "--train_steps=1", f"--model_dir={tmp_path / 'new'}", f"--init_from={tmp_path / 'small'}"])
         == 0
     )
-    trained = orbax.load_all(orbax.find(str(tmp_path / "new"))).arrays["params"]
+    trained = reading.load_all(reading.find(str(tmp_path / "new"))).arrays["params"]
     assert {name: leaf.shape for name, leaf in leaves(trained)} == {name: leaf.shape for name, leaf in before.items()}
     capsys.readouterr()
     assert cli.main(["convert", str(tmp_path / "small"), str(tmp_path / "x.safetensors")]) == 2

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from resnet_tpu import cli
-from resnet_tpu.checkpoints import folders, orbax
+from resnet_tpu.checkpoints import folders, reading
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config
 from resnet_tpu.pruning.experiment import _rewind_step, prune_run
@@ -83,7 +83,7 @@ def test_a_checkpoint_is_no_training_to_prune(dense: Path, tmp_path: Path) -> No
 
 
 def arrays(model_dir: Path, step: int) -> dict[str, np.ndarray]:
-    return orbax.load_named(str(model_dir / folders.CHECKPOINTS / str(step)))
+    return reading.load_named(str(model_dir / folders.CHECKPOINTS / str(step)))
 
 
 def masks_in(found: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -471,7 +471,7 @@ def test_a_training_whose_batch_size_changed_goes_back_to_the_images_that_it_had
     assert epochs == pytest.approx([0, 0.4, 0.8, 1.2, 1.6, 1.8])
     whole = experiment(levels=None, density="100", rewind_to=5)
     unpruned, again = prune_run(tmp_path / "run", tmp_path / "out", whole)
-    seen = [orbax.read_meta(orbax.find(outcome.model_dir))["position"] for outcome in (unpruned, again)]
+    seen = [reading.read_meta(reading.find(outcome.model_dir))["position"] for outcome in (unpruned, again)]
     assert seen == [80, 80]
     found = arrays(Path(again.model_dir), LAST)
     for name, array in arrays(tmp_path / "run", LAST).items():

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from resnet_tpu.models.from_options import create_network
 from resnet_tpu.models.network import Network
 from resnet_tpu.options.config import Config
-from resnet_tpu.options.network import create_network
 from resnet_tpu.pruning.layers import kernels_of, maskable
 from resnet_tpu.pruning.masks import density, full_masks
 from resnet_tpu.pruning.methods import find_method

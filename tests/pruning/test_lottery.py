@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from resnet_tpu import resnet_main
-from resnet_tpu.checkpoints import folders, orbax
+from resnet_tpu.checkpoints import folders, reading
 from resnet_tpu.checkpoints.convert import convert
 from resnet_tpu.checkpoints.tf1_bundle import write_bundle
 from resnet_tpu.checkpoints.tf1_names import tf_names
 from resnet_tpu.models.arrays import leaf_at
+from resnet_tpu.models.from_options import network_of
 from resnet_tpu.options.config import Config
-from resnet_tpu.options.network import network_of
 from resnet_tpu.pruning import lottery
 from resnet_tpu.pruning.layers import kernels_of, maskable
 from resnet_tpu.pruning.lottery import find_named
@@ -55,7 +55,7 @@ def before(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def arrays(model_dir: Path, step: int) -> dict[str, np.ndarray]:
-    return orbax.load_named(str(model_dir / folders.CHECKPOINTS / str(step)))
+    return reading.load_named(str(model_dir / folders.CHECKPOINTS / str(step)))
 
 
 def copy_by_hand(before: Path, name: str, model_dir: Path) -> None:
@@ -88,7 +88,7 @@ def test_the_first_training_names_what_it_keeps(before: Path) -> None:
         "checkpoint_iter_final",
     }
     for name, step in (("0", 0), (str(EARLY), EARLY), ("final", LAST)):
-        assert orbax.step_of(find_named(str(before / f"checkpoint_iter_{name}"))) == step
+        assert reading.step_of(find_named(str(before / f"checkpoint_iter_{name}"))) == step
 
 
 def test_a_file_of_a_checkpoint_of_the_fork_is_no_name(tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_procedures(
                 expected = unpruned[f"{collection}/{key}"] * mask
                 np.testing.assert_array_equal(begun[f"{collection}/{key}"], expected)
         assert not ended[f"params/{key}"][~mask].any()
-    assert orbax.step_of(find_named(str(model_dir / "checkpoint_iter_final"))) == last
+    assert reading.step_of(find_named(str(model_dir / "checkpoint_iter_final"))) == last
 
 
 @pytest.mark.long
@@ -194,8 +194,8 @@ def test_all_files_of_a_training_are_set_aside_with_it(before: Path, tmp_path: P
     for step in (EARLY, LAST):
         np.testing.assert_equal(arrays(former, step), arrays(before, step))
     assert (former / "metrics.jsonl").read_text() == rows
-    assert orbax.step_of(find_named(str(former / "checkpoint_iter_final"))) == LAST
-    assert orbax.step_of(find_named(str(tmp_path / "checkpoint_iter_final"))) == EARLY
+    assert reading.step_of(find_named(str(former / "checkpoint_iter_final"))) == LAST
+    assert reading.step_of(find_named(str(tmp_path / "checkpoint_iter_final"))) == EARLY
     assert (tmp_path / "notes.txt").read_text() == "mine"
     assert (tmp_path / f"checkpoint_iter_{LAST}").read_text().startswith(str(before))  # a copy, not its own
     assert not list(tmp_path.glob("events.out.*"))
@@ -295,7 +295,7 @@ def test_bad_flags(flags: list[str], message: str, tmp_path: Path, capsys: pytes
 
 def write_fork(before: Path, prefix: str, masks: dict[str, np.ndarray]) -> None:
     """Writes the trained network as the fork saves it: with masks next to its weights, without momentum."""
-    checkpoint = orbax.load_all(str(before / folders.CHECKPOINTS / str(LAST)))
+    checkpoint = reading.load_all(str(before / folders.CHECKPOINTS / str(LAST)))
     network = network_of(config_at(str(before)))
     layers = maskable(network)
     weights = kernels_of(checkpoint.arrays["params"], layers)

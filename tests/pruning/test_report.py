@@ -14,8 +14,8 @@ from matplotlib.colors import to_rgb
 
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.arrays import leaf_at
+from resnet_tpu.models.from_options import network_of
 from resnet_tpu.options.config import Config
-from resnet_tpu.options.network import network_of
 from resnet_tpu.pruning.layers import maskable
 from resnet_tpu.pruning.outcome import UNPRUNED, Outcome, read_outcomes
 from resnet_tpu.pruning.paper import paper_curve, paper_network

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from resnet_tpu import cli
-from resnet_tpu.checkpoints import torch
+from resnet_tpu.checkpoints import torch_files
+from resnet_tpu.models.from_options import create_network
 from resnet_tpu.options.config import Config
-from resnet_tpu.options.network import create_network
 from resnet_tpu.recipes import find_recipe
 from resnet_tpu.recipes.choice import FEW_IMAGES, choose, follow_weights, options_to_follow
 
@@ -77,9 +77,9 @@ def weights(tmp_path: Path) -> Path:
     network = create_network(config.model, num_classes=5, image_size=48)
     folder = tmp_path / "weights"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("resnet_tpu.checkpoints.torch.WIDTH", 4)
+        patch.setattr("resnet_tpu.checkpoints.torch_files.WIDTH", 4)
         arrays: dict[str, Any] = dict(zip(("params", "batch_stats"), network.init(0), strict=True))
-        torch.write_safetensors(str(folder / "model.safetensors"), network, arrays)
+        torch_files.write_safetensors(str(folder / "model.safetensors"), network, arrays)
     pretrained = {"input_size": [3, 48, 48], "crop_pct": 0.9, "interpolation": "bilinear"}
     (folder / "config.json").write_text(json.dumps({"architecture": "resnet18", "pretrained_cfg": pretrained}))
     return folder

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from resnet_tpu.errors import UserError
-from resnet_tpu.options.checks import check_options
+from resnet_tpu.models.from_options import create_network
+from resnet_tpu.models.option_checks import check_options
 from resnet_tpu.options.config import Config
-from resnet_tpu.options.network import create_network
 from resnet_tpu.recipes import RECIPES, find_recipe
 from resnet_tpu.recipes.imagenet import CLOUD, MODERN, cloud, modern, randaugment
 from resnet_tpu.recipes.resnet_rs import RESNET_RS, resnet_rs

@@ -13,7 +13,7 @@ import pytest
 from aiohttp import ClientOSError
 
 from resnet_tpu import storage
-from resnet_tpu.checkpoints import checksums, orbax
+from resnet_tpu.checkpoints import checksums, reading
 from resnet_tpu.checkpoints.store import CheckpointStore
 from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.errors import UserError
@@ -88,4 +88,4 @@ def test_a_bucket_that_cannot_be_reached_is_not_called_a_disk(monkeypatch: pytes
     monkeypatch.setattr(buckets, "require_bucket", Mock())
     monkeypatch.setattr(checksums, "check", Mock(side_effect=error))
     with pytest.raises(UserError, match="expected an answer from the bucket"):
-        orbax.stored_shapes("gs://bucket/run/checkpoints/5")
+        reading.stored_shapes("gs://bucket/run/checkpoints/5")

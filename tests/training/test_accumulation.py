@@ -9,12 +9,12 @@ import jax
 import numpy as np
 import pytest
 
+from resnet_tpu.models.from_options import create_network
 from resnet_tpu.options.config import Config
-from resnet_tpu.options.network import create_network
 from resnet_tpu.parallel import distributed
-from resnet_tpu.training.schedule import constant
-from resnet_tpu.training.state import TrainState, create_state
-from resnet_tpu.training.step import make_train_step
+from resnet_tpu.training.maths.schedule import constant
+from resnet_tpu.training.maths.state import TrainState, create_state
+from resnet_tpu.training.maths.step import make_train_step
 
 CONFIG = Config().replace(resnet_depth=8, resnet_width=4, precision="float32", weight_decay=0.01)
 BATCH = 16

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from resnet_tpu.checkpoints import folders, orbax
+from resnet_tpu.checkpoints import folders, reading
 from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config
@@ -20,12 +20,12 @@ from resnet_tpu.reports.metrics import read_metrics
 from resnet_tpu.serving.export.bundle import open_bundle
 from resnet_tpu.serving.export.classifier import load_classifier
 from resnet_tpu.serving.export.export import export_run
-from resnet_tpu.training.evaluate import evaluate
-from resnet_tpu.training.evaluate_run import evaluate_run
+from resnet_tpu.training.inference.evaluate import evaluate
+from resnet_tpu.training.inference.evaluate_run import evaluate_run
+from resnet_tpu.training.inference.trained import load_trained
 from resnet_tpu.training.loop import train
-from resnet_tpu.training.state import update_average
-from resnet_tpu.training.step import make_eval_step, make_output_step
-from resnet_tpu.training.trained import load_trained
+from resnet_tpu.training.maths.state import update_average
+from resnet_tpu.training.maths.step import make_eval_step, make_output_step
 from tests.comparisons import arrays_of
 
 Tiny = Callable[..., Config]
@@ -115,5 +115,5 @@ def test_an_average_that_is_no_longer_wanted_is_left(
     with caplog.at_level(logging.WARNING, logger="resnet_tpu"):
         train(tiny(tmp_path, **(OPTIONS | {"moving_average_decay": 0.0}), train_steps=8))
     assert "moving_average_decay 0.6 -> 0.0" in caplog.text
-    names = orbax.load_named(str(tmp_path / folders.CHECKPOINTS / "8"), ("params", "momentum"))
+    names = reading.load_named(str(tmp_path / folders.CHECKPOINTS / "8"), ("params", "momentum"))
     assert len(names) == 2 * len(jax.tree.leaves(load_trained(str(tmp_path), distributed.make_mesh(1)).params))

@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 
 from resnet_tpu.errors import UserError
+from resnet_tpu.models.from_options import create_network
 from resnet_tpu.options.config import Config, ModelConfig
-from resnet_tpu.options.network import create_network
 from resnet_tpu.parallel import distributed
-from resnet_tpu.training.step import normalize
+from resnet_tpu.training.maths.step import normalize
 
 MODEL = Config().replace(resnet_depth=8, resnet_width=4, bn_momentum=0.9, precision="float32").model
 SIZE, BATCH, DEVICES = 8, 8, 4

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from resnet_tpu.checkpoints import orbax
+from resnet_tpu.checkpoints import reading
 from resnet_tpu.options.config import Config
 from resnet_tpu.reports.metrics import read_metrics
 from resnet_tpu.training.loop import train
@@ -36,7 +36,7 @@ def test_a_training_moves_from_8_devices_to_1_and_on_to_4(tiny: Callable[..., Co
     assert len(losses[0]) == 6
     # over few steps; float32 sums over the batch are taken in another order on another number of devices
     assert losses[1] == pytest.approx(losses[0], rel=1e-5)
-    expected, found = (orbax.load_named(orbax.find(str(model_dir)), ARRAYS) for model_dir in (stays, moves))
+    expected, found = (reading.load_named(reading.find(str(model_dir)), ARRAYS) for model_dir in (stays, moves))
     assert expected.keys() == found.keys()
     for name, value in expected.items():
         np.testing.assert_allclose(found[name], value, rtol=0, atol=1e-4, err_msg=name)

@@ -28,13 +28,13 @@ import pytest
 
 from resnet_tpu.checkpoints import tf1, tf1_names
 from resnet_tpu.models.arrays import Arrays
+from resnet_tpu.models.from_options import create_network
 from resnet_tpu.options.config import Config
-from resnet_tpu.options.network import create_network
-from resnet_tpu.training.loss import cross_entropy, l2
-from resnet_tpu.training.optimizer import make_optimizer
-from resnet_tpu.training.schedule import constant
-from resnet_tpu.training.state import TrainState
-from resnet_tpu.training.step import make_train_step, normalize
+from resnet_tpu.training.maths.loss import cross_entropy, l2
+from resnet_tpu.training.maths.optimizer import make_optimizer
+from resnet_tpu.training.maths.schedule import constant
+from resnet_tpu.training.maths.state import TrainState
+from resnet_tpu.training.maths.step import make_train_step, normalize
 
 MULTIPLE = 20
 DRAWS = 8  # tries with other last bits

@@ -18,18 +18,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from resnet_tpu.checkpoints import folders, orbax
+from resnet_tpu.checkpoints import folders, reading
 from resnet_tpu.errors import NonFiniteError, UserError
 from resnet_tpu.options.config import Config
 from resnet_tpu.options.run_file import write_description
 from resnet_tpu.parallel.distributed import DeviceBatch
 from resnet_tpu.reports.metrics import MetricsWriter, read_metrics
 from resnet_tpu.training import loop
-from resnet_tpu.training.evaluate import evaluate
+from resnet_tpu.training.dry_run import dry_run
+from resnet_tpu.training.inference.evaluate import evaluate
+from resnet_tpu.training.inference.trained import load_trained
 from resnet_tpu.training.loop import train
-from resnet_tpu.training.rehearsal import rehearse
-from resnet_tpu.training.state import TrainState
-from resnet_tpu.training.trained import load_trained
+from resnet_tpu.training.maths.state import TrainState
 from tests.comparisons import arrays_of, rows_of
 
 TOTAL = 7
@@ -75,7 +75,7 @@ def test_every_step_is_measured_once_and_evaluations_at_their_steps(whole: Path)
 
 
 def test_checkpoint_describes_run(whole: Path) -> None:
-    meta = orbax.read_meta(orbax.find(str(whole)))
+    meta = reading.read_meta(reading.find(str(whole)))
     assert meta["position"] == TOTAL * BATCH
     assert meta["class_names"] == ["0", "1", "2", "3"]
     assert meta["config"]["resnet_width"] == 4
@@ -88,10 +88,10 @@ def test_warns_when_batch_size_changes_epochs(tiny: Tiny, whole: Path, caplog: p
         "train_steps 4epochs is 20 steps of 8 images. As earlier steps had another batch size, they end after 5.4 "
         "epochs: give train_steps=13 for 4epochs."
     )
-    assert told in rehearse(longer)
-    assert "steps 7 to 20 (5.4 epochs)" in rehearse(longer)
-    assert "train_steps" not in rehearse(longer.replace(train_steps=13))
-    assert "steps 7 to 13 (4.0 epochs)" in rehearse(longer.replace(train_steps=13))
+    assert told in dry_run(longer)
+    assert "steps 7 to 20 (5.4 epochs)" in dry_run(longer)
+    assert "train_steps" not in dry_run(longer.replace(train_steps=13))
+    assert "steps 7 to 13 (4.0 epochs)" in dry_run(longer.replace(train_steps=13))
     train(tiny(whole, train_batch_size=32, train_steps="4epochs"))
     assert "5 steps of 32 images. As earlier steps had another batch size, they end after 2.8 epochs" in caplog.text
     assert "give train_steps=8 for 4epochs" in caplog.text
@@ -106,7 +106,7 @@ def test_a_finished_run_is_left_alone(tiny: Tiny, whole: Path, caplog: pytest.Lo
     assert summary.step == TOTAL
     assert summary.evaluation == {name: last[name] for name in ("top_1_accuracy", "top_5_accuracy", "loss")}
     assert "Nothing to train" in caplog.text
-    assert "Nothing to train" in rehearse(tiny(whole))
+    assert "Nothing to train" in dry_run(tiny(whole))
     assert [(whole / name).read_bytes() for name in kept] == before
 
 

@@ -12,14 +12,14 @@ import pytest
 
 import resnet_tpu
 from resnet_tpu.data.sources.data_dir import open_source
+from resnet_tpu.models.from_options import network_of
 from resnet_tpu.options.config import Config
-from resnet_tpu.options.network import network_of
 from resnet_tpu.parallel import distributed
-from resnet_tpu.training.compiler_options import required_options_for
-from resnet_tpu.training.evaluate import evaluate
-from resnet_tpu.training.predict import predict_source
-from resnet_tpu.training.step import make_eval_step
-from resnet_tpu.training.trained import Trained
+from resnet_tpu.training.inference.evaluate import evaluate
+from resnet_tpu.training.inference.predict import predict_source
+from resnet_tpu.training.inference.trained import Trained
+from resnet_tpu.training.maths.compiler_options import required_options_for
+from resnet_tpu.training.maths.step import make_eval_step
 
 PACKAGE = Path(resnet_tpu.__file__).parent
 BFLOAT16_RTOL = 2.0**-8
@@ -97,5 +97,5 @@ def test_every_program_says_how_it_is_compiled() -> None:
     assert silent == {
         "parallel/distributed.py: jax.jit(jnp.sum, out_shardings=replicated(mesh))",
         "serving/export/stablehlo.py: jax.jit(apply)",
-        "training/compiler_options.py: jax.jit(lambda x: x)",
+        "training/maths/compiler_options.py: jax.jit(lambda x: x)",
     }

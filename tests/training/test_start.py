@@ -9,17 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from resnet_tpu.checkpoints import folders, orbax, tf1, tf1_bundle, torch
+from resnet_tpu.checkpoints import folders, reading, tf1, tf1_bundle, torch_files
 from resnet_tpu.data.records.example import encode_example
 from resnet_tpu.data.records.tfrecord import RecordWriter
 from resnet_tpu.errors import UserError
+from resnet_tpu.models.from_options import create_network
 from resnet_tpu.models.network import Network
 from resnet_tpu.options.config import Config
-from resnet_tpu.options.network import create_network
 from resnet_tpu.options.run_file import read_run
+from resnet_tpu.training.dry_run import dry_run
+from resnet_tpu.training.inference.predict import predict
 from resnet_tpu.training.loop import train
-from resnet_tpu.training.predict import predict
-from resnet_tpu.training.rehearsal import rehearse
 from resnet_tpu.training.run import keep_earlier_steps
 
 Tiny = Callable[..., Config]
@@ -33,7 +33,7 @@ def network_of(config: Config, num_classes: int = 4) -> Network:
 
 def all_arrays(model_dir: Path, step: int, *collections: str) -> dict[str, np.ndarray]:
     named = ("params", "batch_stats", "momentum", *collections)
-    return orbax.load_named(str(model_dir / folders.CHECKPOINTS / str(step)), named)
+    return reading.load_named(str(model_dir / folders.CHECKPOINTS / str(step)), named)
 
 
 @pytest.fixture(scope="module")
@@ -62,9 +62,9 @@ def test_a_training_of_the_original_goes_on_as_if_it_were_ours(
 ) -> None:
     config = tiny(tmp_path, **AVERAGED)
     prefix = write_original(config, whole, 3, tmp_path)
-    assert "steps 3 to 7 " in rehearse(config.replace(resnet_checkpoint="nowhere"))  # which is not looked at either
+    assert "steps 3 to 7 " in dry_run(config.replace(resnet_checkpoint="nowhere"))  # which is not looked at either
     with pytest.raises(UserError, match="Checkpoint: got 10 convolutions, expected 22"):
-        rehearse(config.replace(resnet_depth=20))
+        dry_run(config.replace(resnet_depth=20))
     with caplog.at_level(logging.INFO, logger="resnet_tpu"):
         train(config)
     assert f"Resuming from step 3 of the original's checkpoint {prefix}" in caplog.text
@@ -79,7 +79,7 @@ def test_slots_of_another_optimizer_are_refused_and_averages_that_are_dropped_ar
     prefix = write_original(tiny(tmp_path, **AVERAGED), whole, 3, tmp_path)
     config = tiny(tmp_path, train_steps=4)
     message = rf"Optimizer slots of {prefix}: got those of momentum .*, expected those of LARS .*--init_from"
-    for begin in (train, rehearse):
+    for begin in (train, dry_run):
         with pytest.raises(UserError, match=message):
             begin(config.replace(enable_lars=True, learning_rate_schedule="step"))
     with caplog.at_level(logging.WARNING, logger="resnet_tpu"):
@@ -95,7 +95,7 @@ def test_damaged_run_of_the_original_is_refused_and_not_changed(tiny: Tiny, whol
     with pytest.raises(UserError, match=r"model.ckpt-3.data-00000-of-00001: got 2000 bytes"):
         train(config)
     data.write_bytes(whole_bytes)
-    assert "steps 3 to 7 " in rehearse(config)
+    assert "steps 3 to 7 " in dry_run(config)
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +107,7 @@ def torchvision_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     network = create_network(model, num_classes=4, image_size=64)
     path = tmp_path_factory.mktemp("torchvision") / "resnet18.safetensors"
     arrays: dict[str, Any] = dict(zip(("params", "batch_stats"), network.init(1), strict=True))
-    torch.write_safetensors(str(path), network, arrays)
+    torch_files.write_safetensors(str(path), network, arrays)
     return path
 
 
@@ -143,7 +143,7 @@ def test_source_and_licence_stay_with_weights_from_run_to_run(
     train(config.replace(train_steps=2))  # the same command again
     train(tiny(tmp_path / "two", train_steps=1, resnet_checkpoint=str(tmp_path / "one"), **options))
     for name, step in (("one", 1), ("one", 2), ("two", 1)):
-        meta = orbax.read_meta(str(tmp_path / name / folders.CHECKPOINTS / str(step)))
+        meta = reading.read_meta(str(tmp_path / name / folders.CHECKPOINTS / str(step)))
         assert origin.items() <= meta["config"].items(), (name, step)
         run = read_run(str(tmp_path / name))
         assert run and origin.items() <= run.values.items()
@@ -205,25 +205,25 @@ def test_class_names_stay_once_they_are_known(coloured_photos: Path, tiny: Tiny,
         counts = {"num_label_classes": given, "num_train_images": None, "num_eval_images": None}
         train(tiny(model_dir, data_dir=str(data_dir), mode="train", train_steps=step, **counts))
         assert (model_dir / "labels.txt").read_text().split() == names
-        assert orbax.read_meta(orbax.find(str(model_dir)))["class_names"] == names
+        assert reading.read_meta(reading.find(str(model_dir)))["class_names"] == names
     predictions = predict(Config().replace(model_dir=str(model_dir), num_cores=1), split="validation")
     assert (len(predictions.names), predictions.class_names) == (24, colours)
     for name in colours[:2]:
         shutil.copytree(coloured_photos / name, tmp_path / "two" / name)
-    for attempt in (rehearse, train):
+    for attempt in (dry_run, train):
         with pytest.raises(UserError, match=r"Classes of .*two: got blue, green, expected blue, green, red"):
             attempt(tiny(model_dir, data_dir=str(tmp_path / "two"), mode="train", num_label_classes=None))
 
 
-def test_a_rehearsal_refuses_another_network_as_the_training_does(tiny: Tiny, whole: Path) -> None:
-    for attempt in (rehearse, train):
+def test_a_dry_run_refuses_another_network_as_the_training_does(tiny: Tiny, whole: Path) -> None:
+    for attempt in (dry_run, train):
         with pytest.raises(UserError, match=f"Checkpoint {whole}/checkpoints/7"):
             attempt(tiny(whole, **AVERAGED, resnet_width=8))
 
 
 @pytest.mark.long
-def test_a_rehearsal_refuses_averages_that_were_not_kept_as_the_training_does(tiny: Tiny, tmp_path: Path) -> None:
+def test_a_dry_run_refuses_averages_that_were_not_kept_as_the_training_does(tiny: Tiny, tmp_path: Path) -> None:
     train(tiny(tmp_path, train_steps=1))
-    for attempt in (rehearse, train):
+    for attempt in (dry_run, train):
         with pytest.raises(UserError, match=f"Checkpoint {tmp_path}/checkpoints/1"):
             attempt(tiny(tmp_path, moving_average_decay=0.9, bn_momentum=0.0))

@@ -22,9 +22,9 @@ from resnet_tpu.reports.predictions import Predictions
 from resnet_tpu.serving.export.bundle import open_bundle
 from resnet_tpu.serving.export.classifier import load_classifier
 from resnet_tpu.serving.export.export import export_run as export
-from resnet_tpu.training.evaluate_run import evaluate_run as evaluate
+from resnet_tpu.training.inference.evaluate_run import evaluate_run as evaluate
+from resnet_tpu.training.inference.predict import predict
 from resnet_tpu.training.loop import train
-from resnet_tpu.training.predict import predict
 
 __all__ = [
     "Config", "Dataset", "DecodeError", "Example", "Experiment", "History", "Model", "NonFiniteError", "Predictions",

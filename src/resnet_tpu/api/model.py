@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from resnet_tpu.api.images import Images, ImageSource
-from resnet_tpu.checkpoints import orbax
+from resnet_tpu.checkpoints import reading
 from resnet_tpu.checkpoints.convert import open_network
 from resnet_tpu.checkpoints.meta import config_of
 from resnet_tpu.checkpoints.weights import locate
@@ -19,17 +19,17 @@ from resnet_tpu.data.loader.batches import eval_batches
 from resnet_tpu.data.pixels.decode import OR_SKIP, DecodeError
 from resnet_tpu.errors import UserError, listed, nearest
 from resnet_tpu.models.arrays import Arrays
+from resnet_tpu.models.from_options import network_of
 from resnet_tpu.models.network import Network
 from resnet_tpu.options.config import Config
 from resnet_tpu.options.fields import expand_home
-from resnet_tpu.options.network import network_of
 from resnet_tpu.parallel import distributed
 from resnet_tpu.reports.finite import check_finite
 from resnet_tpu.reports.predictions import Predictions
 from resnet_tpu.serving.export.bundle import find_bundle, open_bundle
 from resnet_tpu.serving.export.classifier import load_classifier
-from resnet_tpu.training.step import make_output_step
-from resnet_tpu.training.trained import load_trained
+from resnet_tpu.training.inference.trained import load_trained
+from resnet_tpu.training.maths.step import make_output_step
 
 Precision = Literal["bfloat16", "float32"]
 
@@ -136,7 +136,7 @@ def load_model(source: str | os.PathLike[str], *, precision: Precision | None = 
 
 
 def _load_checkpoint(path: str, checkpoint: str, precision: Precision | None) -> Model:
-    averages = config_of(orbax.read_meta(checkpoint)).eval.export_moving_average  # as `predict` does with this run
+    averages = config_of(reading.read_meta(checkpoint)).eval.export_moving_average  # as `predict` does with this run
     trained = load_trained(checkpoint, distributed.mesh_of(jax.devices()[:1]), moving_average=averages)
     config = trained.config.replace(precision=precision or trained.config.model.precision)
     network = network_of(config)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from resnet_tpu import storage
-from resnet_tpu.checkpoints import folders, tf1, timm, torch
+from resnet_tpu.checkpoints import folders, tf1, timm_folder, torch_files
 from resnet_tpu.checkpoints.inspection import summarize
 from resnet_tpu.checkpoints.meta import make_meta
 from resnet_tpu.checkpoints.store import CheckpointStore
@@ -21,11 +21,11 @@ from resnet_tpu.checkpoints.weights import FIXED_BY_WEIGHTS, Weights, open_weigh
 from resnet_tpu.data.class_names import numbers_as_names
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.arrays import Arrays, nest, require_finite
+from resnet_tpu.models.from_options import network_of
 from resnet_tpu.models.network import Network
-from resnet_tpu.options.checks import check_options
+from resnet_tpu.models.option_checks import check_options
 from resnet_tpu.options.config import PREPROCESSING, Config
 from resnet_tpu.options.fields import GivenPath, expand_home
-from resnet_tpu.options.network import network_of
 from resnet_tpu.options.run_file import write_description
 from resnet_tpu.reports.metrics import evaluation_at
 
@@ -107,10 +107,10 @@ def convert(
             top_1 = _top_1(weights) if measured else None
             names = class_names or numbers_as_names(network.num_classes)
             with _new_folder(target) as folder:
-                timm.write_folder(folder, config, network, arrays, names, top_1=top_1)
+                timm_folder.write_folder(folder, config, network, arrays, names, top_1=top_1)
         else:
             seen = {name: getattr(config.data, name) for name in PREPROCESSING}
-            torch.write_safetensors(target, network, arrays, class_names=class_names, preprocessing=seen)
+            torch_files.write_safetensors(target, network, arrays, class_names=class_names, preprocessing=seen)
     log.info("Converted %s to %s: %s", weights.source, target, summarize(weights, network))
 
 

@@ -16,9 +16,9 @@ from resnet_tpu.checkpoints.tf1_names import tf_names
 from resnet_tpu.checkpoints.weights import FIXED_BY_WEIGHTS, ORIGIN, Weights, locate, outline, weights_of
 from resnet_tpu.data.class_names import numbers_as_names
 from resnet_tpu.errors import UserError, listed
+from resnet_tpu.models.from_options import network_of
 from resnet_tpu.models.network import Network
 from resnet_tpu.options.config import OPTIONS, VARIANT, Config
-from resnet_tpu.options.network import network_of
 
 _NAMED = ("stem", *VARIANT, "se_ratio", *FIXED_BY_WEIGHTS, *ORIGIN)
 """Options that a summary names if they differ from the default."""

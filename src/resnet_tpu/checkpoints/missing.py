@@ -3,7 +3,7 @@
 import shlex
 
 from resnet_tpu import storage
-from resnet_tpu.checkpoints import tf1, torch
+from resnet_tpu.checkpoints import tf1, torch_files
 from resnet_tpu.errors import UserError
 
 
@@ -11,7 +11,7 @@ def foreign_kind(path: str) -> str:
     """In words, the kind of weights at `path`, among those that `convert` takes; empty if there are none."""
     if tf1.find_checkpoint(path):
         return "a TF1 checkpoint, as written by the original program"
-    if (file := torch.find_file(path)) and storage.exists(file):
+    if (file := torch_files.find_file(path)) and storage.exists(file):
         return "PyTorch weights"
     return ""
 

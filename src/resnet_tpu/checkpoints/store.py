@@ -19,7 +19,8 @@ from resnet_tpu.checkpoints.folders import (
     put_aside,
     steps_in,
 )
-from resnet_tpu.checkpoints.orbax import (
+from resnet_tpu.checkpoints.orbax_calls import ocp
+from resnet_tpu.checkpoints.reading import (
     META,
     SPARSE,
     Checkpoint,
@@ -28,7 +29,6 @@ from resnet_tpu.checkpoints.orbax import (
     orbax_context,
     stored_shapes,
 )
-from resnet_tpu.checkpoints.orbax_calls import ocp
 from resnet_tpu.errors import UserError, describe
 from resnet_tpu.models.arrays import Arrays
 from resnet_tpu.parallel import hosts

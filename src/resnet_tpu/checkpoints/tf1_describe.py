@@ -10,8 +10,8 @@ from resnet_tpu.checkpoints.tf1_names import tf_names
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.architecture import ARCHITECTURES
 from resnet_tpu.models.arrays import leaf_at
+from resnet_tpu.models.from_options import create_network, resolve_architecture
 from resnet_tpu.options.config import Config, ModelConfig
-from resnet_tpu.options.network import create_network, resolve_architecture
 
 STEP = "global_step"
 MOMENTUM = "/Momentum"

@@ -10,14 +10,14 @@ from typing import Any
 import jax.numpy as jnp
 
 from resnet_tpu.checkpoints.tf1_describe import AVERAGE
-from resnet_tpu.checkpoints.torch import COUNTER
+from resnet_tpu.checkpoints.torch_files import COUNTER
 from resnet_tpu.checkpoints.weights import FIXED_BY_WEIGHTS, ORIGIN, Weights, fixed_options
 from resnet_tpu.data.class_names import are_names_for_numbers, are_same_classes, list_numbers
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.arrays import Arrays, copy_dicts, node_at, require_finite
+from resnet_tpu.models.from_options import resolve_architecture
 from resnet_tpu.models.network import Network
 from resnet_tpu.options.config import VARIANT, Config, ModelConfig
-from resnet_tpu.options.network import resolve_architecture
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from resnet_tpu import storage
-from resnet_tpu.checkpoints import folders, orbax, pretrained, tf1, tf1_bundle, tf1_describe, torch
+from resnet_tpu.checkpoints import folders, pretrained, reading, tf1, tf1_bundle, tf1_describe, torch_files
 from resnet_tpu.checkpoints.foreign import stand_in
 from resnet_tpu.checkpoints.meta import config_of
 from resnet_tpu.checkpoints.tf1_describe import STEP
@@ -17,9 +17,9 @@ from resnet_tpu.checkpoints.tf1_lottery import masked_variables, masks_by_layer
 from resnet_tpu.checkpoints.tf1_names import tf_names
 from resnet_tpu.errors import UserError, nearest
 from resnet_tpu.models.arrays import Leaf, leaves
+from resnet_tpu.models.from_options import resolve_architecture
 from resnet_tpu.models.network import Network
 from resnet_tpu.options.config import OPTIONS, Config
-from resnet_tpu.options.network import resolve_architecture
 
 Kind = Literal["ours", "tf1", "torch"]
 
@@ -74,7 +74,7 @@ class Weights:
         if self.kind == "tf1":
             return tf_names(network)
         if self.kind == "torch":
-            return torch.torch_names(network)
+            return torch_files.torch_names(network)
         names = (name for name, _ in leaves(network.shape_trees()))
         return {name: (name.split("/")[0], tuple(name.split("/")[1:])) for name in names}
 
@@ -97,7 +97,7 @@ def open_weights(path: str) -> Weights:
     Raises UserError when there are none, a file is missing or damaged, or the network is not supported here.
     """
     found = locate(path)
-    read = {"ours": orbax.load_named, "tf1": tf1.read_checkpoint, "torch": torch.read_state_dict}[found.kind]
+    read = {"ours": reading.load_named, "tf1": tf1.read_checkpoint, "torch": torch_files.read_state_dict}[found.kind]
     return weights_of(found, read(found.path))
 
 
@@ -131,10 +131,10 @@ def locate(path: str) -> LocatedWeights:
     if path.startswith(("http://", "https://")):
         raise UserError("Weights", path, "a file or folder", "Download it first, and give its path.")
     with contextlib.suppress(UserError):
-        return LocatedWeights("ours", orbax.find(path))
+        return LocatedWeights("ours", reading.find(path))
     if prefix := tf1.find_checkpoint(path):
         return LocatedWeights("tf1", prefix)
-    file = torch.find_file(path)
+    file = torch_files.find_file(path)
     if file and storage.exists(file) and not _PART.fullmatch(file.rsplit("/", 1)[-1]):
         return LocatedWeights("torch", file)
     if fetched := pretrained.fetch(path):  # even if the model_dir of a new run has this name
@@ -162,7 +162,7 @@ def _no_weights_error(path: str) -> UserError:
     if what := _other_folder(path):
         return UserError("Weights", f"{path}, {what}", _EXPECTED, do)
     more = f" and {len(names) - _SHOWN_NAMES} more" if names[_SHOWN_NAMES:] else ""
-    files = [name for name in names if torch.find_file(storage.join(path, name))]
+    files = [name for name in names if torch_files.find_file(storage.join(path, name))]
     do = f"Give a file of it: {storage.join(path, files[0])}." if files else "Check the path."
     return UserError(
         "Weights", f"{path}, a folder of {', '.join(names[:_SHOWN_NAMES]) or 'nothing'}{more}", _EXPECTED, do
@@ -182,26 +182,26 @@ def weights_of(located: LocatedWeights, variables: Mapping[str, np.ndarray]) -> 
     """
     kind, path = located.kind, located.path
     if kind == "ours":
-        meta = orbax.read_meta(path)
+        meta = reading.read_meta(path)
         options = config_of(meta).flat()
-        return Weights(path, kind, variables, options, meta["class_names"], orbax.step_of(path))
+        return Weights(path, kind, variables, options, meta["class_names"], reading.step_of(path))
     if kind == "tf1":
         step = int(variables[STEP]) if STEP in variables else None
         options = {**tf1_describe.options_of(variables), **located.known_options}
         masks = {f"{layer}/mask": mask for layer, mask in masks_by_layer(variables).items()}
         return Weights(path, kind, masked_variables(variables), options, step=step, masks=masks)
-    options = {**torch.options_of(variables, path), **located.known_options}
-    ours = {name: torch.to_ours(array) for name, array in variables.items()}
-    return Weights(path, kind, ours, options, torch.read_class_names(path))
+    options = {**torch_files.options_of(variables, path), **located.known_options}
+    ours = {name: torch_files.to_ours(array) for name, array in variables.items()}
+    return Weights(path, kind, ours, options, torch_files.read_class_names(path))
 
 
 def outline(located: LocatedWeights) -> dict[str, np.ndarray]:
     """Zeros with the names, shapes and dtypes of the file's arrays; only TF1's step, and those of `.pth`, are read."""
     kind, path = located.kind, located.path
     if kind == "ours":
-        return {name: stand_in(leaf.shape, leaf.dtype) for name, leaf in leaves(orbax.stored_shapes(path))}
+        return {name: stand_in(leaf.shape, leaf.dtype) for name, leaf in leaves(reading.stored_shapes(path))}
     if kind == "tf1":
         index = tf1_bundle.read_index(path)
         arrays = {name: stand_in(variable.shape, variable.dtype) for name, variable in index.items()}
         return arrays | tf1_bundle.read_bundle(path, [STEP])
-    return torch.read_outline(path)
+    return torch_files.read_outline(path)

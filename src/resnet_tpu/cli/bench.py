@@ -145,7 +145,7 @@ def bench_serve(given: Given) -> None:
 
 def _measure(measure: Callable[[str, Config, T, Sequence[str]], None], owner: type[T], what: str, given: Given) -> None:
     """Calls `measure` with DATA, the options of a run, the benchmark's own options, and the command line."""
-    from resnet_tpu.options.checks import check_options
+    from resnet_tpu.models.option_checks import check_options
 
     config = configure(given.values)
     check_options(config)

@@ -51,8 +51,8 @@ def run(photos: str, output_dir: str) -> None:
     from resnet_tpu.recipes.choice import choose
     from resnet_tpu.reports.console import make_console
     from resnet_tpu.reports.run_curves import curves_path
+    from resnet_tpu.training.inference.predict import predict
     from resnet_tpu.training.loop import train
-    from resnet_tpu.training.predict import predict
 
     raw, data, model = (storage.join(output_dir, name) for name in ("photos", "data", "model"))
     pictures = storage.join(model, "report")

@@ -57,7 +57,7 @@ def evaluate(given: Given) -> None:
     own, last = read_run(given.values["model_dir"]), given.values.get("train_steps")
     config = configure({**given.values, "mode": "eval"}, own)
 
-    from resnet_tpu.training.evaluate_run import await_options, evaluate_run
+    from resnet_tpu.training.inference.evaluate_run import await_options, evaluate_run
 
     if watch and own is None:
         config = configure({**given.values, "mode": "eval"}, await_options(config))

@@ -114,7 +114,7 @@ def _layers() -> Iterator[Check]:
 
 
 def _kernels() -> Iterator[Check]:
-    from resnet_tpu.training.kernel_memory import remembered_settings
+    from resnet_tpu.training.kernel_choice.memory import remembered_settings
 
     for step, setting in remembered_settings().items():
         yield Check("kernels timed here", step, "ok", str(setting))

@@ -67,7 +67,7 @@ def predict(given: Given) -> None:
         raise UserError("form", options.form, "no form for a checkpoint: only bundles have forms", do)
     config = configure_like_run(values)
 
-    from resnet_tpu.training.predict import predict as predict_images
+    from resnet_tpu.training.inference.predict import predict as predict_images
 
     predict_images(config, images or None, **_how(options))
 

@@ -74,11 +74,11 @@ def train(given: Given) -> None:
     config.data.require_images()
     if only.dry_run:
         from resnet_tpu.serving.export.export import check_export
-        from resnet_tpu.training.rehearsal import rehearse
+        from resnet_tpu.training.dry_run import dry_run
 
         if config.eval.export_dir:
             check_export(config.eval)
-        print(rehearse(config))
+        print(dry_run(config))
         return
     train_and_export(config)
     log.info("Predict with it: resnet-tpu predict %s IMAGE", shlex.quote(config.run.model_dir))
@@ -158,7 +158,7 @@ def _options_of_recipe(config: Config) -> Layer | None:
 
     from resnet_tpu.checkpoints import tf1
     from resnet_tpu.data.sources.data_dir import open_source
-    from resnet_tpu.options.checks import check_options
+    from resnet_tpu.models.option_checks import check_options
     from resnet_tpu.parallel import distributed, rendezvous
     from resnet_tpu.recipes.choice import choose
 

@@ -13,8 +13,8 @@ from resnet_tpu.reports.console import make_console
 
 if TYPE_CHECKING:
     from resnet_tpu.options.config import Config
-    from resnet_tpu.training.kernel_setting import KernelSetting
-    from resnet_tpu.training.tune import Trial
+    from resnet_tpu.training.kernel_choice.setting import KernelSetting
+    from resnet_tpu.training.kernel_choice.tune import Trial
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ def tune(given: Given) -> None:
     if not config.data.location:
         config = config.replace(data_dir="null")
 
-    from resnet_tpu.training.tune import tune_run
+    from resnet_tpu.training.kernel_choice.tune import tune_run
 
     best, trials = tune_run(config)
     if options.format == "json":

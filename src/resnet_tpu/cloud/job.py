@@ -12,7 +12,7 @@ from resnet_tpu import __version__, storage
 from resnet_tpu.checkpoints.pretrained import HUB, PRETRAINED
 from resnet_tpu.cloud.slices import Slice
 from resnet_tpu.errors import UserError
-from resnet_tpu.options.checks import check_options
+from resnet_tpu.models.option_checks import check_options
 from resnet_tpu.options.config import Config
 from resnet_tpu.options.fields import FilePath, option
 

@@ -13,20 +13,20 @@ import numpy as np
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-from resnet_tpu.checkpoints import orbax
+from resnet_tpu.checkpoints import reading
 from resnet_tpu.checkpoints.convert import check_target, write_model_dir
 from resnet_tpu.checkpoints.meta import config_of
-from resnet_tpu.checkpoints.orbax import Checkpoint
+from resnet_tpu.checkpoints.reading import Checkpoint
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.architecture import EPSILON, Architecture
 from resnet_tpu.models.arrays import Arrays, require_finite
+from resnet_tpu.models.from_options import network_of, resolve_architecture
 from resnet_tpu.options.config import Config
-from resnet_tpu.options.network import network_of, resolve_architecture
 from resnet_tpu.parallel import distributed
 from resnet_tpu.pruning.sizes import Size, size_of
 from resnet_tpu.reports.finite import check_finite
-from resnet_tpu.training.compiler_options import required_options_for
-from resnet_tpu.training.photos_seen import inherit_photos
+from resnet_tpu.training.inference.photos_seen import inherit_photos
+from resnet_tpu.training.maths.compiler_options import required_options_for
 
 _IMAGES = 16
 """Number of random images on which the logits are compared."""
@@ -52,9 +52,9 @@ class Compaction:
 def compact_checkpoint(source: str, target: str, *, multiple_of: int = 1) -> Compaction:
     """Writes the network of a checkpoint, or of the newest one of a model_dir, as a new model_dir; see `compact`."""
     check_target(target, "model_dir")
-    path = orbax.find(source)
-    distributed.start_jax(use_tpu=config_of(orbax.read_meta(path)).run.use_tpu)
-    checkpoint = orbax.load_all(path)
+    path = reading.find(source)
+    distributed.start_jax(use_tpu=config_of(reading.read_meta(path)).run.use_tpu)
+    checkpoint = reading.load_all(path)
     require_finite(checkpoint.arrays, f"step {checkpoint.step} in {source}", "Take an earlier checkpoint.")
     config, arrays = compact(checkpoint, multiple_of=multiple_of)
     old_config = config_of(checkpoint.meta)
@@ -66,8 +66,8 @@ def compact_checkpoint(source: str, target: str, *, multiple_of: int = 1) -> Com
     return Compaction(
         size_of(old_config, None),
         size_of(config, None),
-        orbax.stored_bytes(path),
-        orbax.stored_bytes(orbax.find(target)),
+        reading.stored_bytes(path),
+        reading.stored_bytes(reading.find(target)),
         float(np.abs(after - before).max()),
         float(np.abs(before).max()),
     )

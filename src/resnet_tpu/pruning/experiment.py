@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from resnet_tpu import storage
-from resnet_tpu.checkpoints import folders, orbax
+from resnet_tpu.checkpoints import folders, reading
 from resnet_tpu.checkpoints.meta import changed_options
 from resnet_tpu.errors import UserError, check_kind
 from resnet_tpu.models.arrays import leaves
@@ -26,8 +26,8 @@ from resnet_tpu.pruning.options import COMPUTING, Experiment
 from resnet_tpu.pruning.outcome import UNPRUNED, Outcome, read_outcome
 from resnet_tpu.pruning.phase import Phase, Unpruned, config_at, is_done, read_description
 from resnet_tpu.pruning.retrain import RETRAININGS
-from resnet_tpu.training.lengths import lengths_of, steps_of
 from resnet_tpu.training.loop import train
+from resnet_tpu.training.maths.lengths import lengths_of, steps_of
 from resnet_tpu.training.run import check_training
 
 log = logging.getLogger(__name__)
@@ -139,8 +139,8 @@ def _plan_unpruned(config: Config, model_dir: str, own_dir: str, seed: int, expe
 
 def _is_pruned(model_dir: str) -> bool:
     """Whether any weight of the newest checkpoint is masked; False if that is damaged, as training skips it."""
-    with contextlib.suppress(orbax.DamagedCheckpointError):
-        masks = orbax.load_masks(orbax.find(model_dir))
+    with contextlib.suppress(reading.DamagedCheckpointError):
+        masks = reading.load_masks(reading.find(model_dir))
         return masks is not None and not all(mask.all() for _, mask in leaves(masks))
     return False
 

@@ -19,16 +19,16 @@ import jax
 import numpy as np
 
 from resnet_tpu import storage
-from resnet_tpu.checkpoints import folders, orbax, tf1
+from resnet_tpu.checkpoints import folders, reading, tf1
 from resnet_tpu.checkpoints.meta import make_meta
 from resnet_tpu.checkpoints.store import CheckpointStore
 from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.arrays import Arrays, require_finite
+from resnet_tpu.models.from_options import network_of
 from resnet_tpu.models.network import Network
-from resnet_tpu.options.checks import check_options
+from resnet_tpu.models.option_checks import check_options
 from resnet_tpu.options.config import Config
-from resnet_tpu.options.network import network_of
 from resnet_tpu.parallel import hosts
 from resnet_tpu.pruning.former import set_aside
 from resnet_tpu.pruning.layers import kernels_of, maskable
@@ -37,9 +37,9 @@ from resnet_tpu.pruning.methods import find_method
 from resnet_tpu.pruning.phase import are_equal, fresh_arrays, masks_of
 from resnet_tpu.pruning.start import start_arrays
 from resnet_tpu.storage import checked_json
-from resnet_tpu.training.lengths import kept_steps
+from resnet_tpu.training.inference.photos_seen import inherit_photos
 from resnet_tpu.training.loop import train
-from resnet_tpu.training.photos_seen import inherit_photos
+from resnet_tpu.training.maths.lengths import kept_steps
 from resnet_tpu.training.run import fill_in_counts, resolve_order
 
 log = logging.getLogger(__name__)
@@ -103,10 +103,10 @@ def find_named(path: str) -> str:
         if folders.is_checkpoint(checkpoint):
             return checkpoint
         if step == _FINAL and folders.steps_of_run(folder):
-            return orbax.find(folder)
+            return reading.find(folder)
     if prefix := tf1.find_checkpoint(path):
         return prefix
-    return orbax.find(path)
+    return reading.find(path)
 
 
 def _is_name(file: str) -> bool:
@@ -132,7 +132,7 @@ def _named_start(model_dir: str) -> str | None:
         do = f"Copy {name}* of the earlier training there too, or delete this file."
         raise UserError(f"File {state}", path, f"the name of a checkpoint in {model_dir}", do) from None
     steps = folders.steps_of_run(model_dir)
-    return None if steps and checkpoint == orbax.find(model_dir) else checkpoint
+    return None if steps and checkpoint == reading.find(model_dir) else checkpoint
 
 
 def _begin(config: Config, named: str | None) -> None:
@@ -255,8 +255,8 @@ def _open(path: str, network: Network, config: Config) -> _Origin:
         return _Origin(arrays, full_masks(kernels_of(arrays["params"], layers)), 0)
     found = find_named(path)
     if folders.is_checkpoint(found):
-        checkpoint = orbax.load_all(found)
-        orbax.check_shapes(found, checkpoint.arrays, network.shape_trees())
+        checkpoint = reading.load_all(found)
+        reading.check_shapes(found, checkpoint.arrays, network.shape_trees())
         require_finite(checkpoint.arrays, path, "Take an earlier checkpoint.")
         return _Origin(checkpoint.arrays, masks_of(checkpoint.arrays, layers), checkpoint.step)
     variables = tf1.read_checkpoint(found)
@@ -270,7 +270,7 @@ def _open(path: str, network: Network, config: Config) -> _Origin:
 
 
 def _has_masks(model_dir: str, network: Network, masks: Masks) -> bool:
-    found = orbax.load_masks(orbax.find(model_dir))
+    found = reading.load_masks(reading.find(model_dir))
     return found is not None and are_equal(masks, masks_of({"masks": found}, maskable(network)))
 
 

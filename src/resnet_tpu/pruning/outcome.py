@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from resnet_tpu import storage
-from resnet_tpu.checkpoints import folders, orbax
+from resnet_tpu.checkpoints import folders, reading
 from resnet_tpu.checkpoints.meta import config_of
 from resnet_tpu.errors import UserError, first_line
 from resnet_tpu.pruning.sizes import LayerSize, size_of
@@ -44,15 +44,15 @@ class Outcome:
 
 def read_outcome(model_dir: str, seed: int, retrain: str, level: str, method: str) -> Outcome:
     """The outcome of the finished phase in `model_dir`."""
-    path = orbax.find(model_dir)
-    step, size = orbax.step_of(path), size_of(config_of(orbax.read_meta(path)), orbax.load_masks(path))
+    path = reading.find(model_dir)
+    step, size = reading.step_of(path), size_of(config_of(reading.read_meta(path)), reading.load_masks(path))
     accuracy = evaluation_at(model_dir, step).get("top_1_accuracy")
     if accuracy is None:
         do = f"Evaluate it: resnet-tpu eval {shlex.quote(model_dir)}"
         raise UserError(f"Training {model_dir}", f"no evaluation at step {step}", "one in its metrics.jsonl", do)
     return Outcome(
         model_dir, seed, retrain, level, method, size.density, size.parameters, size.multiply_adds,
-        orbax.stored_bytes(path), step, accuracy, size.layers,
+        reading.stored_bytes(path), step, accuracy, size.layers,
     )  # fmt: skip
 
 

@@ -11,14 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from resnet_tpu import storage
-from resnet_tpu.checkpoints import folders, orbax
+from resnet_tpu.checkpoints import folders, reading
 from resnet_tpu.checkpoints.meta import config_of, make_meta
 from resnet_tpu.checkpoints.store import CheckpointStore
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.arrays import Arrays, Path, node_at, require_finite
+from resnet_tpu.models.from_options import network_of
 from resnet_tpu.models.network import Network
 from resnet_tpu.options.config import Config
-from resnet_tpu.options.network import network_of
 from resnet_tpu.parallel import hosts
 from resnet_tpu.pruning.layers import kernels_of, maskable
 from resnet_tpu.pruning.masks import LayerKernels, Masks, density, full_masks
@@ -28,9 +28,9 @@ from resnet_tpu.pruning.start import start_arrays
 from resnet_tpu.reports.metrics import evaluation_at, read_metrics
 from resnet_tpu.reports.run_curves import curves_path
 from resnet_tpu.storage import checked_json
-from resnet_tpu.training.photos_seen import inherit_photos
-from resnet_tpu.training.schedule import make_schedule
-from resnet_tpu.training.state import create_state
+from resnet_tpu.training.inference.photos_seen import inherit_photos
+from resnet_tpu.training.maths.schedule import make_schedule
+from resnet_tpu.training.maths.state import create_state
 
 log = logging.getLogger(__name__)
 
@@ -90,7 +90,7 @@ class Phase:
         unpruned, retraining = self.unpruned, RETRAININGS[self.retrain]
         last_step = unpruned.last_step
         if retraining.step == "last":
-            last_step = orbax.step_of(orbax.find(self.previous)) + unpruned.last_step - unpruned.rewind_step
+            last_step = reading.step_of(reading.find(self.previous)) + unpruned.last_step - unpruned.rewind_step
         rate = unpruned.config.optimizer.lottery_force_learning_rate
         if retraining.low_rate:
             rate = float(make_schedule(unpruned.config)(jnp.int32(unpruned.last_step - 1)))
@@ -130,7 +130,7 @@ class Phase:
             text = json.dumps(self._description(), indent=2)
             storage.write_text(storage.join(self.model_dir, _DESCRIPTION), text)
             if RETRAININGS[self.retrain].weights != "fresh":
-                inherit_photos(self.model_dir, orbax.find(self.previous))
+                inherit_photos(self.model_dir, reading.find(self.previous))
         with CheckpointStore(folder, keep=1) as checkpoints:
             checkpoints.save(int(arrays["step"]), arrays, meta)
 
@@ -158,7 +158,7 @@ class Phase:
     def _start(self) -> tuple[Arrays, dict[str, Any]]:
         """The arrays and the description of the checkpoint that re-training starts from."""
         unpruned, retraining = self.unpruned, RETRAININGS[self.retrain]
-        pruned = orbax.load_all(orbax.find(self.previous))
+        pruned = reading.load_all(reading.find(self.previous))
         require_finite(pruned.arrays, f"step {pruned.step} in {self.previous}", "Prune an earlier checkpoint.")
         network = network_of(unpruned.config)
         layers = maskable(network)
@@ -167,7 +167,7 @@ class Phase:
         masks = prune(kernels, before)
         self._check_removes(prune, kernels, before, masks)
         if retraining.weights == "early":
-            arrays = orbax.load_all(unpruned.at(unpruned.rewind_step)).arrays
+            arrays = reading.load_all(unpruned.at(unpruned.rewind_step)).arrays
         elif retraining.weights == "fresh":
             arrays = fresh_arrays(network, unpruned.config)
         else:
@@ -176,12 +176,12 @@ class Phase:
         arrays = start_arrays(arrays, masks, layers, step=step, rewind_optimizer=self.rewind_optimizer)
         return arrays, make_meta(self.config(), pruned.meta["class_names"], self._position(step, pruned))
 
-    def _position(self, step: int, pruned: orbax.Checkpoint) -> int:
+    def _position(self, step: int, pruned: reading.Checkpoint) -> int:
         """The images consumed before `step`; from a checkpoint if possible, as the batch size may have changed."""
         if step == pruned.step:
             return pruned.meta["position"]
         if step in folders.steps_of_run(self.unpruned.model_dir):
-            return orbax.read_meta(self.unpruned.at(step))["position"]
+            return reading.read_meta(self.unpruned.at(step))["position"]
         return step * self.unpruned.config.train.train_batch_size
 
     def _check_removes(self, prune: Method, kernels: LayerKernels, before: Masks, after: Masks) -> None:
@@ -199,7 +199,7 @@ class Phase:
 
 def config_at(model_dir: str) -> Config:
     """The resolved options of the run in `model_dir`."""
-    return config_of(orbax.read_meta(orbax.find(model_dir)))
+    return config_of(reading.read_meta(reading.find(model_dir)))
 
 
 def masks_of(arrays: Arrays, layers: dict[str, Path]) -> Masks:

@@ -7,8 +7,8 @@ import numpy as np
 
 from resnet_tpu.models.arrays import Arrays, node_at
 from resnet_tpu.models.flops import multiply_adds, parameter_shapes
+from resnet_tpu.models.from_options import network_of
 from resnet_tpu.options.config import Config
-from resnet_tpu.options.network import network_of
 from resnet_tpu.pruning.layers import maskable
 
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from resnet_tpu.models.arrays import Arrays, Path, put
 from resnet_tpu.pruning.masks import Masks
-from resnet_tpu.training.masking import apply_masks
+from resnet_tpu.training.maths.masking import apply_masks
 
 
 def start_arrays(

@@ -23,10 +23,10 @@ from resnet_tpu.checkpoints.store import CheckpointStore
 from resnet_tpu.data.loader.batches import train_batches
 from resnet_tpu.data.sources.source import Source
 from resnet_tpu.errors import NonFiniteError
+from resnet_tpu.models.from_options import network_of
 from resnet_tpu.models.network import Network
-from resnet_tpu.options.checks import options_without_effect
+from resnet_tpu.models.option_checks import options_without_effect
 from resnet_tpu.options.config import Config, require_config
-from resnet_tpu.options.network import network_of
 from resnet_tpu.options.run_file import write_description
 from resnet_tpu.parallel import distributed, hosts
 from resnet_tpu.parallel.distributed import DeviceBatch
@@ -35,15 +35,16 @@ from resnet_tpu.reports.metrics import MetricsWriter, evaluation_at, own_evaluat
 from resnet_tpu.reports.progress import TrainingProgress
 from resnet_tpu.reports.run_curves import draw_curves
 from resnet_tpu.training.agreement import agree_on
-from resnet_tpu.training.evaluate import evaluate, log_metrics
-from resnet_tpu.training.flight import StepsInFlight
+from resnet_tpu.training.inference.evaluate import evaluate, log_metrics
+from resnet_tpu.training.inference.photos_seen import inherit_photos, remember_photos, warn_of_training_photos
 from resnet_tpu.training.input_wait import InputWait
 from resnet_tpu.training.interrupt import Interruption
-from resnet_tpu.training.kernel_setting import stored_form
-from resnet_tpu.training.kernels_of_run import resolve_kernels
-from resnet_tpu.training.lengths import lengths_of
+from resnet_tpu.training.kernel_choice.resolve import resolve_kernels
+from resnet_tpu.training.kernel_choice.setting import stored_form
 from resnet_tpu.training.loop_reports import LoopReports
-from resnet_tpu.training.photos_seen import inherit_photos, remember_photos, warn_of_training_photos
+from resnet_tpu.training.maths.lengths import lengths_of
+from resnet_tpu.training.maths.schedule import schedule_warnings
+from resnet_tpu.training.maths.step import EvalStep, TrainStep, make_eval_step, weight_check_on
 from resnet_tpu.training.profiler import Profiler
 from resnet_tpu.training.run import (
     check_start,
@@ -54,9 +55,8 @@ from resnet_tpu.training.run import (
     open_run,
     resolve_order,
 )
-from resnet_tpu.training.schedule import schedule_warnings
 from resnet_tpu.training.start import Start, find_start, resolve_initial_weights
-from resnet_tpu.training.step import EvalStep, TrainStep, make_eval_step, weight_check_on
+from resnet_tpu.training.steps_in_flight import StepsInFlight
 
 log = logging.getLogger(__name__)
 

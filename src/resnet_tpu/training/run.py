@@ -12,13 +12,13 @@ from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.data.sources.image_files import FolderSource
 from resnet_tpu.data.sources.source import Source
 from resnet_tpu.errors import UserError
-from resnet_tpu.options.checks import check_options
+from resnet_tpu.models.from_options import network_of
+from resnet_tpu.models.option_checks import check_options
 from resnet_tpu.options.config import Config
 from resnet_tpu.options.fields import steps
-from resnet_tpu.options.network import network_of
 from resnet_tpu.parallel import distributed, hosts
-from resnet_tpu.training.lengths import kept_steps
-from resnet_tpu.training.step import train_step_of
+from resnet_tpu.training.maths.lengths import kept_steps
+from resnet_tpu.training.maths.step import train_step_of
 
 
 def check_start(config: Config) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from resnet_tpu import storage
-from resnet_tpu.checkpoints import folders, orbax, tf1
+from resnet_tpu.checkpoints import folders, reading, tf1
 from resnet_tpu.checkpoints.meta import changed_options, config_of
 from resnet_tpu.checkpoints.store import CheckpointStore
 from resnet_tpu.checkpoints.tf1_describe import LARS, contents
@@ -26,7 +26,7 @@ from resnet_tpu.models.network import Network
 from resnet_tpu.options.config import Config, OptimizerConfig
 from resnet_tpu.options.run_file import read_run
 from resnet_tpu.parallel import distributed, hosts
-from resnet_tpu.training.state import TrainState, create_state, start_state
+from resnet_tpu.training.maths.state import TrainState, create_state, start_state
 
 log = logging.getLogger(__name__)
 
@@ -88,9 +88,9 @@ def check_newest(config: Config, network: Network, checkpoints: CheckpointStore,
             _read_original(network, config.optimizer, original)
         return
     path = storage.join(checkpoints.directory, str(steps[-1]))
-    with contextlib.suppress(orbax.DamagedCheckpointError):  # training skips a damaged one
-        check_classes(config.data.location, class_names, orbax.read_meta(path)["class_names"])
-        orbax.check_shapes(path, orbax.stored_shapes(path), _shapes(config, network, checkpoints).to_arrays())
+    with contextlib.suppress(reading.DamagedCheckpointError):  # training skips a damaged one
+        check_classes(config.data.location, class_names, reading.read_meta(path)["class_names"])
+        reading.check_shapes(path, reading.stored_shapes(path), _shapes(config, network, checkpoints).to_arrays())
 
 
 def _shapes(config: Config, network: Network, checkpoints: CheckpointStore) -> TrainState:

@@ -8,7 +8,7 @@ from pathlib import Path
 from resnet_tpu import resnet_main
 from resnet_tpu.data.split import parse_ratios
 from resnet_tpu.errors import UserError
-from resnet_tpu.options.checks import check_options
+from resnet_tpu.models.option_checks import check_options
 from resnet_tpu.options.config import OPTIONS, Config, epoch_boundaries
 from resnet_tpu.options.overrides import Layer, merge, parse_overrides, read_yaml
 from resnet_tpu.performance.plan.prices import read_prices

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from resnet_tpu.checkpoints import torch
+from resnet_tpu.checkpoints import torch_files
 from resnet_tpu.errors import UserError
 
 _FOLDER = tempfile.TemporaryDirectory()
@@ -26,14 +26,14 @@ def one_input(data: bytes) -> None:
 
 def _read() -> None:
     """The arrays read must have the names, shapes and types in the outline."""
-    outline, arrays = (_arrays_of(read) for read in (torch.read_outline, torch.read_state_dict))
+    outline, arrays = (_arrays_of(read) for read in (torch_files.read_outline, torch_files.read_state_dict))
     if outline is not None and arrays is not None:
         assert [(name, a.shape, a.dtype) for name, a in sorted(outline.items())] == [
             (name, a.shape, a.dtype) for name, a in sorted(arrays.items())
         ]
     if outline is not None:
         with contextlib.suppress(UserError):
-            torch.options_of(outline, str(_FILE))
+            torch_files.options_of(outline, str(_FILE))
 
 
 def _arrays_of(read) -> dict[str, np.ndarray] | None:

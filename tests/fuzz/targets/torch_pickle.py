@@ -6,7 +6,7 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-from resnet_tpu.checkpoints.torch import options_of, read_state_dict
+from resnet_tpu.checkpoints.torch_files import options_of, read_state_dict
 from resnet_tpu.errors import UserError
 
 _FOLDER = tempfile.TemporaryDirectory()

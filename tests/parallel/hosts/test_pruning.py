@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from resnet_tpu.checkpoints import folders, orbax
+from resnet_tpu.checkpoints import folders, reading
 from resnet_tpu.options.config import Config
 from resnet_tpu.pruning.experiment import prune_run
 from resnet_tpu.pruning.options import Experiment
@@ -58,7 +58,7 @@ def test_two_processes_prune_as_one_with_two_devices(
 
 
 def arrays(model_dir: Path, step: int) -> dict[str, np.ndarray]:
-    return orbax.load_named(str(model_dir / folders.CHECKPOINTS / str(step)))
+    return reading.load_named(str(model_dir / folders.CHECKPOINTS / str(step)))
 
 
 def steps_and_splits(model_dir: Path) -> list[tuple[int, str]]:

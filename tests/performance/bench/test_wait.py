@@ -9,13 +9,13 @@ import jax.numpy as jnp
 import pytest
 
 from resnet_tpu import cli
-from resnet_tpu.options.checks import check_options
+from resnet_tpu.models.option_checks import check_options
 from resnet_tpu.options.config import Config
 from resnet_tpu.performance.bench.photos import draw_photos, find_jpegs, write_records
 from resnet_tpu.performance.bench.wait import PIPELINES, make_device
 from resnet_tpu.reports.metrics import read_metrics
 from resnet_tpu.training.loop import train
-from resnet_tpu.training.state import TrainState
+from resnet_tpu.training.maths.state import TrainState
 
 
 def test_the_stand_in_counts_steps_and_gives_numbers() -> None:

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from resnet_tpu import cli
-from resnet_tpu.checkpoints import folders, orbax
+from resnet_tpu.checkpoints import folders, reading
 from resnet_tpu.checkpoints.meta import config_of
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config
@@ -81,7 +81,7 @@ def test_hours_are_those_of_the_checkpoint_since_the_start(job: Path) -> None:
     start = float((job / "START").read_text())
     for row, step in zip(table(job), (2, 4, 6), strict=True):
         assert row[1] == pytest.approx(
-            (orbax.written_at(str(job / "checkpoints" / str(step))) - start) / 3600, abs=1e-6
+            (reading.written_at(str(job / "checkpoints" / str(step))) - start) / 3600, abs=1e-6
         )
 
 
@@ -168,7 +168,7 @@ def test_the_fast_training_grows_its_images(photos: Path, tmp_path: Path) -> Non
     assert [row[0] for row in table(tmp_path / "run")] == [18, 20, 40, 41, 46]
     trained = {}
     for step in (18, 20, 40, 41, 46):
-        data = config_of(orbax.read_meta(str(tmp_path / "run" / "checkpoints" / str(step)))).data
+        data = config_of(reading.read_meta(str(tmp_path / "run" / "checkpoints" / str(step)))).data
         trained[step] = (data.image_size, data.data_dir)
     parts = [(128, str(small)), (224, str(photos)), (288, str(photos))]
     assert trained == {18: parts[0], 20: parts[1], 40: parts[1], 41: parts[1], 46: parts[2]}

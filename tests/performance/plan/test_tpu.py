@@ -13,16 +13,16 @@ import pytest
 
 from resnet_tpu.models.architecture import ARCHITECTURES
 from resnet_tpu.models.flops import parameter_shapes
+from resnet_tpu.models.from_options import network_of
 from resnet_tpu.options.config import Config
-from resnet_tpu.options.network import network_of
 from resnet_tpu.parallel.distributed import mesh_of
 from resnet_tpu.performance.plan.compiler import OutOfMemory, compile_step, devices_of
 from resnet_tpu.performance.plan.lowering import lower_eval_step, lower_train_step
 from resnet_tpu.performance.plan.plan import plan, resolve_counts
 from resnet_tpu.performance.plan.topology import find_topology
 from resnet_tpu.recipes import SLICES, find_recipe
-from resnet_tpu.training import compiler_options
-from resnet_tpu.training.compiler_options import compiler_options_for, uncached
+from resnet_tpu.training.maths import compiler_options
+from resnet_tpu.training.maths.compiler_options import compiler_options_for, uncached
 
 pytestmark = [
     pytest.mark.tpu,

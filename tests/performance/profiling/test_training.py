@@ -17,8 +17,8 @@ from resnet_tpu.options.config import Config
 from resnet_tpu.performance.profiling import training
 from resnet_tpu.performance.profiling.trace import find_trace, read_trace
 from resnet_tpu.system.machine import has_tpu
-from resnet_tpu.training import kernel_setting
-from resnet_tpu.training.kernel_setting import KernelSetting
+from resnet_tpu.training.kernel_choice import setting as kernel_setting
+from resnet_tpu.training.kernel_choice.setting import KernelSetting
 
 STEPS = 5
 SMALL = (

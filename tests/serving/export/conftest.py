@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from resnet_tpu.models.arrays import Arrays
+from resnet_tpu.models.from_options import create_network
 from resnet_tpu.options.config import Config
-from resnet_tpu.options.network import create_network
 from resnet_tpu.parallel import distributed
+from resnet_tpu.training.inference.trained import Trained, load_trained
 from resnet_tpu.training.loop import train
-from resnet_tpu.training.trained import Trained, load_trained
 
 
 @pytest.fixture(scope="session")

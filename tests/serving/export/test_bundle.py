@@ -28,7 +28,7 @@ from resnet_tpu.serving.export.classifier import load_classifier
 from resnet_tpu.serving.export.export import export_model, export_run
 from resnet_tpu.serving.export.fold import fold
 from resnet_tpu.storage import checked_json
-from resnet_tpu.training.trained import Trained
+from resnet_tpu.training.inference.trained import Trained
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "export.md"
 CARD = {

@@ -25,8 +25,8 @@ from resnet_tpu.serving.export.export import export_model
 from resnet_tpu.serving.export.fold import fold
 from resnet_tpu.serving.export.runtime import load_onnx
 from resnet_tpu.serving.export.stablehlo import load_stablehlo
-from resnet_tpu.training.step import normalize
-from resnet_tpu.training.trained import Trained, data_for_network
+from resnet_tpu.training.inference.trained import Trained, data_for_network
+from resnet_tpu.training.maths.step import normalize
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "18": {"resnet_depth": 18, "stem": "imagenet", "image_size": 37},  # odd sizes are padded differently

@@ -17,7 +17,7 @@ from resnet_tpu.serving.export.classifier import load_classifier
 from resnet_tpu.serving.export.export import export_model
 from resnet_tpu.serving.export.savedmodel import load_savedmodel
 from resnet_tpu.serving.export.warmup import REQUESTS, warmup_requests
-from resnet_tpu.training.trained import Trained
+from resnet_tpu.training.inference.trained import Trained
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "cifar": {"resnet_depth": 20, "image_size": 32, "crop_pct": 1.0},

@@ -16,8 +16,8 @@ from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config
 from resnet_tpu.serving.export.bundle import Bundle, find_bundle, open_bundle
 from resnet_tpu.serving.export.verify import Expected, open_expected, verify
-from resnet_tpu.training.predict import open_images
-from resnet_tpu.training.trained import Trained
+from resnet_tpu.training.inference.predict import open_images
+from resnet_tpu.training.inference.trained import Trained
 
 
 @pytest.fixture(scope="module")

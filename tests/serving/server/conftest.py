@@ -19,15 +19,15 @@ import pytest
 from PIL import Image
 
 from resnet_tpu.data.pixels.decode import eval_image
+from resnet_tpu.models.from_options import create_network
 from resnet_tpu.options.config import Config
-from resnet_tpu.options.network import create_network
 from resnet_tpu.parallel import distributed
 from resnet_tpu.serving.export.bundle import Form, open_bundle, write_bundle
 from resnet_tpu.serving.export.classifier import load_classifier
 from resnet_tpu.serving.export.fold import fold
 from resnet_tpu.serving.export.onnx import write_onnx
 from resnet_tpu.serving.export.stablehlo import write_stablehlo
-from resnet_tpu.training.trained import Trained
+from resnet_tpu.training.inference.trained import Trained
 
 SIZE, CLASSES = 32, ["daisy", "dandelion", "roses", "sunflowers", "tulips"]
 

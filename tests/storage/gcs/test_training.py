@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from resnet_tpu import storage
-from resnet_tpu.checkpoints import folders, orbax
+from resnet_tpu.checkpoints import folders, reading
 from resnet_tpu.checkpoints.store import CheckpointStore
 from resnet_tpu.data.manifest import read_manifest
 from resnet_tpu.data.prepare.options import PrepareOptions
@@ -28,7 +28,7 @@ from resnet_tpu.reports.metrics import read_metrics
 from resnet_tpu.serving.export.bundle import open_bundle
 from resnet_tpu.serving.export.classifier import load_classifier
 from resnet_tpu.serving.export.export import export_run
-from resnet_tpu.training.evaluate_run import evaluate_run
+from resnet_tpu.training.inference.evaluate_run import evaluate_run
 from resnet_tpu.training.loop import train
 from tests.comparisons import rows_of
 
@@ -77,9 +77,9 @@ def run(bucket: Bucket, *arguments: str) -> str:
 
 
 def assert_same_runs(one: str, other: str) -> None:
-    paths = [orbax.find(f"{folder}/run") for folder in (one, other)]
-    assert [orbax.step_of(path) for path in paths] == [OPTIONS["train_steps"]] * 2
-    expected, found = (orbax.load_named(path) for path in paths)
+    paths = [reading.find(f"{folder}/run") for folder in (one, other)]
+    assert [reading.step_of(path) for path in paths] == [OPTIONS["train_steps"]] * 2
+    expected, found = (reading.load_named(path) for path in paths)
     assert expected.keys() == found.keys()
     assert [name for name in expected if not np.array_equal(expected[name], found[name])] == []
     assert rows_of(f"{one}/run") == rows_of(f"{other}/run")
@@ -124,7 +124,7 @@ def test_a_bucket_that_vanishes_is_named_and_the_run_goes_on_when_it_is_back(
         train(config)
     bucket.faults(deny="bucket")  # a permission that the roles for files lack
     assert folders.steps_in(f"{far}/run/checkpoints")[-1] == 4
-    assert orbax.read_meta(orbax.find(f"{far}/run"))["position"] == 4 * 8
+    assert reading.read_meta(reading.find(f"{far}/run"))["position"] == 4 * 8
     assert train(config).step == 6
     assert_same_runs(near, far)
     assert folders.steps_in(f"{far}/run/checkpoints") == folders.steps_in(f"{near}/run/checkpoints")
@@ -159,8 +159,8 @@ def test_photos_in_a_bucket_give_the_same_records(near: str, far: str, photos: P
 
 
 def test_what_a_kill_leaves_of_a_checkpoint_is_no_checkpoint(bucket: Bucket, near: str, far: str) -> None:
-    folder, path = f"{far}/checkpoints", orbax.find(f"{near}/run")
-    checkpoint = orbax.load_all(path)
+    folder, path = f"{far}/checkpoints", reading.find(f"{near}/run")
+    checkpoint = reading.load_all(path)
     with CheckpointStore(folder, keep=2) as checkpoints:
         for step in (1, 2, 3):
             checkpoints.save(step, checkpoint.arrays, checkpoint.meta)
@@ -168,7 +168,7 @@ def test_what_a_kill_leaves_of_a_checkpoint_is_no_checkpoint(bucket: Bucket, nea
     names = [name.removeprefix("gs://bucket/") for name in bucket.names() if "/checkpoints/" in name]
     assert not any("/checkpoints/1/" in name for name in names if far.removeprefix("gs://bucket/") in name)
     storage.remove(f"{folder}/3/commit_success.txt")
-    assert orbax.find(far).endswith("/2")
+    assert reading.find(far).endswith("/2")
     assert not folders.is_checkpoint(f"{folder}/3")
     with CheckpointStore(folder, keep=2) as checkpoints:
         assert checkpoints.steps() == [2]
@@ -214,8 +214,8 @@ def test_compiled_programs_are_found_again_in_a_bucket(bucket: Bucket) -> None:
 def test_a_checkpoint_that_cannot_be_reached_is_not_taken_for_damaged(
     bucket: Bucket, near: str, far: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    folder, checkpoint = f"{far}/checkpoints", orbax.load_all(orbax.find(f"{near}/run"))
-    shapes = orbax.stored_shapes(orbax.find(f"{near}/run"))
+    folder, checkpoint = f"{far}/checkpoints", reading.load_all(reading.find(f"{near}/run"))
+    shapes = reading.stored_shapes(reading.find(f"{near}/run"))
     with CheckpointStore(folder, keep=2) as checkpoints:
         for step in (1, 2):
             checkpoints.save(step, checkpoint.arrays, checkpoint.meta)
@@ -235,9 +235,9 @@ def test_a_checkpoint_that_cannot_be_reached_is_not_taken_for_damaged(
 
 @pytest.mark.long
 def test_eval_follows_a_run_in_a_bucket(bucket: Bucket, near: str, far: str, caplog: pytest.LogCaptureFixture) -> None:
-    first, last = (orbax.load_all(f"{near}/run/checkpoints/{step}") for step in (4, 6))
+    first, last = (reading.load_all(f"{near}/run/checkpoints/{step}") for step in (4, 6))
 
-    def save(step: int, checkpoint: orbax.Checkpoint) -> None:
+    def save(step: int, checkpoint: reading.Checkpoint) -> None:
         with CheckpointStore(f"{far}/run/checkpoints", keep=2) as checkpoints:
             checkpoints.save(step, checkpoint.arrays, checkpoint.meta)
 

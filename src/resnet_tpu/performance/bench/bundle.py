@@ -9,8 +9,8 @@ import numpy as np
 
 from resnet_tpu.checkpoints.convert import write_model_dir
 from resnet_tpu.models.arrays import Arrays
+from resnet_tpu.models.from_options import network_of
 from resnet_tpu.options.config import Config
-from resnet_tpu.options.network import network_of
 from resnet_tpu.parallel import distributed
 from resnet_tpu.serving.export.export import export_run
 

@@ -153,7 +153,7 @@ def choose(bundle: Bundle, asked: Collection[str]) -> tuple[list[str], list[str]
 
 def _is_plain(bundle: Bundle) -> bool:
     """Whether the network has exactly the arrays of the standard ResNet of its depth."""
-    from resnet_tpu.options.network import create_network  # imports JAX, which not every runtime needs
+    from resnet_tpu.models.from_options import create_network  # imports JAX, which not every runtime needs
 
     model, size = bundle.config.model, bundle.image_size
     plain = ModelConfig(resnet_depth=model.resnet_depth, stem="imagenet")

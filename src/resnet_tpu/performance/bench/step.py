@@ -198,7 +198,7 @@ def _utilization(case: Case, precision: str, images_per_sec: float) -> dict[str,
     import jax
 
     from resnet_tpu.models.flops import PASSES_PER_STEP, forward_flops
-    from resnet_tpu.options.network import network_of
+    from resnet_tpu.models.from_options import network_of
     from resnet_tpu.performance.profiling.peaks import find_peak
 
     device = jax.devices()[0]

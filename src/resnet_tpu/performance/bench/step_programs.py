@@ -14,7 +14,7 @@ from resnet_tpu.performance.bench.compare import Peer
 if TYPE_CHECKING:  # the peers' processes do not import JAX
     from jax.sharding import Mesh
 
-    from resnet_tpu.training.kernel_setting import KernelSetting
+    from resnet_tpu.training.kernel_choice.setting import KernelSetting
 
 NUM_CLASSES = 1000
 DEPTHS = (18, 20, 34, 50)
@@ -94,7 +94,7 @@ def choose_ours(case: Case, precision: str) -> "tuple[Config, Mesh, KernelSettin
     import jax
 
     from resnet_tpu.parallel import distributed
-    from resnet_tpu.training.kernels_of_run import resolve_kernels
+    from resnet_tpu.training.kernel_choice.resolve import resolve_kernels
 
     distributed.start_jax(use_tpu=True)
     config, mesh = case.config(precision), distributed.mesh_of(jax.devices()[:1])
@@ -105,8 +105,8 @@ def make_ours(case: Case, precision: str) -> tuple[Any, Step]:
     """(initial parameters, a step on one device) of resnet-tpu, computed as `train` would here."""
     import jax
 
-    from resnet_tpu.options.network import network_of
-    from resnet_tpu.training.state import create_state
+    from resnet_tpu.models.from_options import network_of
+    from resnet_tpu.training.maths.state import create_state
 
     config, mesh, setting = choose_ours(case, precision)
     network = network_of(config, mesh)

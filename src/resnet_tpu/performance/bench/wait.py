@@ -34,8 +34,8 @@ from resnet_tpu.performance.bench.photos import write_photos
 from resnet_tpu.reports.metrics import read_metrics
 from resnet_tpu.system.program import run_program
 from resnet_tpu.training.loop import train
-from resnet_tpu.training.state import TrainState
-from resnet_tpu.training.step import TrainStep
+from resnet_tpu.training.maths.state import TrainState
+from resnet_tpu.training.maths.step import TrainStep
 
 log = logging.getLogger(__name__)
 

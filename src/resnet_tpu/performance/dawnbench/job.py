@@ -16,14 +16,14 @@ from resnet_tpu import storage
 from resnet_tpu.checkpoints import folders
 from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.errors import UserError
-from resnet_tpu.options.checks import check_options
+from resnet_tpu.models.option_checks import check_options
 from resnet_tpu.options.config import Config
 from resnet_tpu.parallel import distributed, hosts
 from resnet_tpu.performance.dawnbench.options import DawnbenchOptions, write_job
 from resnet_tpu.performance.dawnbench.results import RESULTS, START, follow, started_at, verdict
 from resnet_tpu.system.program import run_program
-from resnet_tpu.training.lengths import lengths_of
 from resnet_tpu.training.loop import train
+from resnet_tpu.training.maths.lengths import lengths_of
 from resnet_tpu.training.run import check_training
 
 log = logging.getLogger(__name__)

@@ -8,14 +8,14 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from resnet_tpu import storage
-from resnet_tpu.checkpoints import folders, orbax
+from resnet_tpu.checkpoints import folders, reading
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config
 from resnet_tpu.parallel import distributed, hosts
 from resnet_tpu.reports.metrics import own_evaluations
-from resnet_tpu.training.evaluate_run import evaluate_checkpoint
-from resnet_tpu.training.patience import Patience
-from resnet_tpu.training.trained import load_trained
+from resnet_tpu.training.inference.evaluate_run import evaluate_checkpoint
+from resnet_tpu.training.inference.trained import load_trained
+from resnet_tpu.training.inference.waiting import Patience
 
 log = logging.getLogger(__name__)
 
@@ -83,9 +83,9 @@ def _known_rows(config: Config, folder: str) -> dict[int, Row]:
 def _row(config: Config, path: str, metrics: dict[str, float]) -> Row:
     """The original's figures: epochs, from whole steps per epoch; hours from START to the time of the checkpoint."""
     steps_per_epoch = max(config.data.images_per_epoch // config.train.train_batch_size, 1)
-    seconds = orbax.written_at(path) - started_at(config.run.model_dir)
+    seconds = reading.written_at(path) - started_at(config.run.model_dir)
     accuracies = (100 * metrics["top_1_accuracy"], 100 * metrics["top_5_accuracy"])
-    return Row(orbax.step_of(path) // steps_per_epoch, seconds / 3600, *accuracies)
+    return Row(reading.step_of(path) // steps_per_epoch, seconds / 3600, *accuracies)
 
 
 def started_at(model_dir: str) -> float:

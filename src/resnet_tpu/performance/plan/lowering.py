@@ -7,13 +7,13 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
+from resnet_tpu.models.from_options import network_of
 from resnet_tpu.options.config import Config
-from resnet_tpu.options.network import network_of
 from resnet_tpu.parallel import distributed
 from resnet_tpu.parallel.distributed import DeviceBatch
-from resnet_tpu.training.kernel_setting import KernelSetting
-from resnet_tpu.training.state import start_state
-from resnet_tpu.training.step import make_eval_step, train_step_of
+from resnet_tpu.training.kernel_choice.setting import KernelSetting
+from resnet_tpu.training.maths.state import start_state
+from resnet_tpu.training.maths.step import make_eval_step, train_step_of
 
 
 def lower_train_step(config: Config, mesh: Mesh, setting: KernelSetting | None = None) -> jax.stages.Lowered:

@@ -9,9 +9,9 @@ from typing import Any, Literal
 from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.errors import UserError, check_kind
 from resnet_tpu.models.flops import PASSES_PER_STEP, forward_flops
-from resnet_tpu.options.checks import check_options
+from resnet_tpu.models.from_options import network_of
+from resnet_tpu.models.option_checks import check_options
 from resnet_tpu.options.config import Config, require_config
-from resnet_tpu.options.network import network_of
 from resnet_tpu.parallel import distributed
 from resnet_tpu.performance.plan.compiler import Estimate, OutOfMemory, compile_step, compiler_of, devices_of
 from resnet_tpu.performance.plan.host import Host
@@ -21,7 +21,7 @@ from resnet_tpu.performance.plan.operations import Operation, by_layer
 from resnet_tpu.performance.plan.search import find_largest
 from resnet_tpu.performance.plan.timing import Timing, time_step
 from resnet_tpu.performance.plan.topology import Topology, smallest_like
-from resnet_tpu.training.lengths import lengths_of
+from resnet_tpu.training.maths.lengths import lengths_of
 from resnet_tpu.training.run import fill_in_counts
 
 PROGRAM = 0.03

@@ -9,7 +9,7 @@ from resnet_tpu.data.loader.batches import kind_of_workers, num_workers
 from resnet_tpu.data.loader.cache import is_cached
 from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.data.sources.source import Source
-from resnet_tpu.options.checks import check_options
+from resnet_tpu.models.option_checks import check_options
 from resnet_tpu.options.config import Config, DataConfig
 from resnet_tpu.parallel import distributed
 from resnet_tpu.performance.profiling.advice import Advice, InputFigures, Photos, Stage, advise

@@ -15,13 +15,13 @@ from resnet_tpu.data.loader.cache import is_cached
 from resnet_tpu.data.loader.order import random_at
 from resnet_tpu.data.pixels.decode import train_image
 from resnet_tpu.data.sources.source import Source
+from resnet_tpu.models.from_options import network_of
 from resnet_tpu.options.config import Config, DataConfig
-from resnet_tpu.options.network import network_of
 from resnet_tpu.reports.metrics import read_metrics
 from resnet_tpu.system.cpu_time import cpu_secs_of_family, cpu_secs_per_core
 from resnet_tpu.system.machine import num_cores
-from resnet_tpu.training.kernels_of_run import resolve_kernels
-from resnet_tpu.training.reference import random_batch, random_state
+from resnet_tpu.training.kernel_choice.reference import random_batch, random_state
+from resnet_tpu.training.kernel_choice.resolve import resolve_kernels
 
 _MOST_PER_CPU = 32
 """Images per step when measuring on a CPU: the speed hardly depends on it, and a batch of 1024 would take minutes."""

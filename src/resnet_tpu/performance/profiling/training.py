@@ -8,15 +8,15 @@ from resnet_tpu import storage
 from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.flops import PASSES_PER_STEP, forward_flops
+from resnet_tpu.models.from_options import network_of
 from resnet_tpu.options.config import Config
-from resnet_tpu.options.network import network_of
 from resnet_tpu.parallel import distributed
 from resnet_tpu.performance.plan.lowering import lower_train_step
 from resnet_tpu.performance.profiling.labels import labels_of, read_labels, write_labels
 from resnet_tpu.performance.profiling.peaks import find_peak
 from resnet_tpu.performance.profiling.summary import StepSummary, summarize
 from resnet_tpu.performance.profiling.trace import find_trace, read_trace
-from resnet_tpu.training.kernels_of_run import resolve_kernels
+from resnet_tpu.training.kernel_choice.resolve import resolve_kernels
 from resnet_tpu.training.loop import train
 from resnet_tpu.training.profiler import can_trace, publish
 from resnet_tpu.training.run import fill_in_counts

@@ -106,11 +106,7 @@ def find_bundle(path: str) -> str | None:
 
 def _no_bundle_error(path: str) -> UserError:
     """The error for a path that is not a bundle. If there are weights, it gives the commands that make a bundle."""
-    from resnet_tpu.checkpoints import (  # imports JAX, which a server with ONNX Runtime does not need
-        folders,
-        missing,
-        orbax,
-    )
+    from resnet_tpu.checkpoints import folders, missing, reading
 
     expected = f"a folder with {DESCRIPTION}, or a folder of such folders"
     source, commands, got = shlex.quote(path), [], "a trained network that has not been exported yet"
@@ -119,7 +115,7 @@ def _no_bundle_error(path: str) -> UserError:
         commands, got = [command], kind
     else:
         try:
-            orbax.find(path)
+            reading.find(path)
         except UserError:
             return UserError("Bundle", path, expected, "Check the path.")
     target = "exported" if folders.is_checkpoint(path) else f"{source}/exported"

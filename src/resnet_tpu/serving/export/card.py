@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 
 from resnet_tpu import __version__
-from resnet_tpu.checkpoints import folders, orbax
+from resnet_tpu.checkpoints import folders, reading
 from resnet_tpu.data.manifest import read_manifest
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config
 from resnet_tpu.reports.metrics import evaluation_at
 from resnet_tpu.serving.export.fold import Folded
-from resnet_tpu.training.trained import Trained
+from resnet_tpu.training.inference.trained import Trained
 
 _METRICS = ("top_1_accuracy", "top_5_accuracy", "loss")
 
@@ -45,7 +45,7 @@ def make_card(
         "weights_licence": config.model.weights_licence or None,
         "metrics": _metrics(trained) if averaged or not config.optimizer.keeps_average else {},  # of other weights
         "data": _data(config),
-        "trained": _date(orbax.written_at(trained.path)),
+        "trained": _date(reading.written_at(trained.path)),
         "exported": _date(datetime.datetime.now(datetime.UTC).timestamp()),
         "package_version": __version__,
         "warmup_batch_sizes": list(warmup_batch_sizes),

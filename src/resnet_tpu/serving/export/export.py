@@ -15,7 +15,7 @@ from resnet_tpu.reports.progress import track
 from resnet_tpu.serving.export.bundle import FORMS, Bundle, Form, Maker, write_bundle
 from resnet_tpu.serving.export.card import make_card
 from resnet_tpu.serving.export.fold import Folded, fold
-from resnet_tpu.training.trained import Trained, data_for_network, load_newest
+from resnet_tpu.training.inference.trained import Trained, data_for_network, load_newest
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ import numpy as np
 from resnet_tpu.data.class_names import completed
 from resnet_tpu.models.architecture import EPSILON, Architecture
 from resnet_tpu.models.arrays import require_finite
-from resnet_tpu.training.trained import Trained
+from resnet_tpu.training.inference.trained import Trained
 
 _EVONORM = ("scale", "bias", "v")
 

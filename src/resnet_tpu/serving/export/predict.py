@@ -1,4 +1,4 @@
-"""Predicts with a bundle, with the same images, formats and reports as `training.predict`."""
+"""Predicts with a bundle, with the same images, formats and reports as `training.inference.predict`."""
 
 from collections.abc import Callable, Sequence
 
@@ -15,8 +15,15 @@ from resnet_tpu.reports.predictions import Predictions
 from resnet_tpu.reports.progress import track
 from resnet_tpu.serving.export.bundle import Bundle, Form
 from resnet_tpu.serving.export.classifier import Classifier, load_classifier
-from resnet_tpu.training.predict import Format, check_any, names_of, open_images, show_predictions, write_report
-from resnet_tpu.training.trained import data_for_network
+from resnet_tpu.training.inference.predict import (
+    Format,
+    check_any,
+    names_of,
+    open_images,
+    show_predictions,
+    write_report,
+)
+from resnet_tpu.training.inference.trained import data_for_network
 
 BATCH_SIZE = 32
 """Default limit of the batch size: larger batches are no faster on a CPU in any form."""
@@ -35,7 +42,7 @@ def predict_with_bundle(
     top_k: int,
     output_dir: str,
 ) -> Predictions:
-    """Predicts image files and folders, or a split of the data, like `training.predict.predict`, in one process.
+    """Predicts image files and folders, or a split of the data, as `training.inference.predict` does, in one process.
 
     form: None for the default of `load_classifier`. Raises UserError.
     """

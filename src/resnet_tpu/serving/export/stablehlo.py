@@ -17,7 +17,7 @@ from resnet_tpu.serving.export.bundle import Bundle
 from resnet_tpu.serving.export.classifier import OUTPUTS, Classifier, Output
 from resnet_tpu.serving.export.fold import Folded
 from resnet_tpu.serving.export.walk import Pads, walk
-from resnet_tpu.training.compiler_options import required_options_for
+from resnet_tpu.training.maths.compiler_options import required_options_for
 
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 GRAPH, WEIGHTS = "model.stablehlo", "weights.safetensors"

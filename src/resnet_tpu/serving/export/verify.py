@@ -14,14 +14,14 @@ from resnet_tpu.data.sources.source import Source
 from resnet_tpu.data.sources.subset import evenly_spaced
 from resnet_tpu.data.split import Split
 from resnet_tpu.errors import UserError
+from resnet_tpu.models.from_options import network_of
 from resnet_tpu.options.config import PREPROCESSING, Config, DataConfig
-from resnet_tpu.options.network import network_of
 from resnet_tpu.serving.export.bundle import Bundle
 from resnet_tpu.serving.export.classifier import Classifier, load_classifier, softmax
 from resnet_tpu.serving.export.predict import BATCH_SIZE, run_source
-from resnet_tpu.training.predict import open_images
-from resnet_tpu.training.step import make_output_step
-from resnet_tpu.training.trained import Trained, data_for_network, load_newest
+from resnet_tpu.training.inference.predict import open_images
+from resnet_tpu.training.inference.trained import Trained, data_for_network, load_newest
+from resnet_tpu.training.maths.step import make_output_step
 
 TOLERANCE = 1e-5
 """How much the logits of a float32 form may differ, relative to the largest |logit|, or to 1 if that is larger."""

@@ -1,0 +1,48 @@
+"""A run without its steps: checks everything that can be checked before the first one, and writes nothing."""
+
+import contextlib
+
+from resnet_tpu import storage
+from resnet_tpu.checkpoints import folders, reading, tf1
+from resnet_tpu.checkpoints.store import CheckpointStore
+from resnet_tpu.checkpoints.tf1_bundle import read_bundle
+from resnet_tpu.checkpoints.tf1_describe import STEP
+from resnet_tpu.checkpoints.transfer import start_from
+from resnet_tpu.models.from_options import network_of
+from resnet_tpu.options.config import Config
+from resnet_tpu.parallel import hosts
+from resnet_tpu.training.maths.lengths import lengths_of
+from resnet_tpu.training.maths.step import train_step_of
+from resnet_tpu.training.run import check_start, describe_end, describe_run, note_on_epochs, open_run
+from resnet_tpu.training.start import check_newest, resolve_initial_weights
+
+
+def dry_run(config: Config) -> str:
+    """Describes what `train` would do; raises what `train` would raise before its first step. Writes nothing."""
+    with hosts.connected(config.run):
+        check_start(config)
+        config, source, validation, mesh = open_run(config)
+        checkpoints = CheckpointStore(folders.folder_of(config.run.model_dir), keep=1)  # only read
+        done = checkpoints.steps()
+        if not done and (prefix := tf1.find_checkpoint(config.run.model_dir)):
+            done = [int(read_bundle(prefix, [STEP]).get(STEP, 0))]
+        config, weights = resolve_initial_weights(config, checkpoints)
+        network = network_of(config, mesh)
+        if weights is not None:
+            start_from(network, weights, *network.shapes())  # for its errors
+        train_step_of(network, config, mesh)
+        check_newest(config, network, checkpoints, source.class_names)
+        step = done[-1] if done else 0
+        position = step * config.train.train_batch_size
+        if checkpoints.steps():
+            with contextlib.suppress(reading.DamagedCheckpointError):  # training skips a damaged one
+                position = reading.read_meta(storage.join(checkpoints.directory, str(step)))["position"]
+        lengths = lengths_of(config)
+        notes = [note] if (note := note_on_epochs(config, step, lengths.total, position)) else []
+        if step >= lengths.total:
+            return "\n".join([*notes, describe_end(config.run.model_dir, step, lengths.total)])
+        lines = [*notes, describe_run(config, mesh, step, lengths.total, position)]
+        if validation is not None:
+            count = min(config.data.num_eval_images or len(validation), len(validation))
+            lines.append(f"An evaluation on {count} images every {lengths.per_eval} steps")
+        return "\n".join([*lines, f"Checkpoints every {lengths.per_save} steps in {config.run.model_dir}"])

@@ -1,0 +1,1 @@
+"""A trained network at work: loaded from its checkpoint, evaluated, predicting."""

@@ -1,0 +1,54 @@
+"""A way to compute a training step: its kernels and its compiler options."""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+from jax.sharding import Mesh
+
+from resnet_tpu.kernels.choose import KERNELS, why_not
+from resnet_tpu.models.network import Network
+from resnet_tpu.options.config import Config
+from resnet_tpu.training.maths.compiler_options import compiler_options_for, required_options_for
+from resnet_tpu.training.maths.step import TrainStep, train_step_of
+
+
+@dataclass(frozen=True)
+class KernelSetting:
+    """The kernels of a training step, and whether the compiler is tuned."""
+
+    kernels: str
+    tuned_compiler: bool = True
+    """Whether to set the compiler options that make such devices faster, by the compiler's own estimate."""
+
+    def __str__(self) -> str:
+        return self.kernels + ("" if self.tuned_compiler else ", the compiler's own options")
+
+    def train_step(self, network: Network, config: Config, mesh: Mesh) -> TrainStep:
+        """The training step of a run whose options are resolved, with these kernels and compiler options."""
+        kernels, tuned = KERNELS[self.kernels], self.tuned_compiler
+        return train_step_of(network, config, mesh, kernels=kernels, tuned_compiler=tuned)
+
+
+def candidates(config: Config, mesh: Mesh) -> list[KernelSetting]:
+    """All settings that are possible on such devices, the plain one first."""
+    device = mesh.devices.flat[0]
+    names = [name for name in KERNELS if not why_not(name, config.model.precision, mesh)]
+    has_options = compiler_options_for(device) != required_options_for(device)
+    return [KernelSetting(name, tuned) for name in names for tuned in ((False, True) if has_options else (True,))]
+
+
+def is_on_accelerator(mesh: Mesh) -> bool:
+    """Whether the devices are TPUs or GPUs."""
+    return mesh.devices.flat[0].platform != "cpu"
+
+
+def stored_form(setting: KernelSetting, mesh: Mesh) -> dict[str, Any]:
+    """The setting in the form in which a checkpoint keeps it."""
+    return {**dataclasses.asdict(setting), "device": mesh.devices.flat[0].device_kind}
+
+
+def setting_from(entry: dict[str, Any]) -> KernelSetting | None:
+    """The setting in an entry of a checkpoint (see `stored_form`) or of `kernel_memory`; None if there is none."""
+    kernels, tuned = entry.get("kernels"), entry.get("tuned_compiler")
+    return KernelSetting(kernels, tuned) if isinstance(kernels, str) and isinstance(tuned, bool) else None
