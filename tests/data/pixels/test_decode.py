@@ -183,13 +183,6 @@ def test_pixels_are_bounded_in_every_format(kind: str) -> None:
         eval_image(encoded, 8, out, max_pixels=90 * 120 - 1)
 
 
-def test_rows_of_narrow_images_count_as_much_as_they_take() -> None:
-    encoded = saved(picture(width=2), "PNG")
-    assert decode(encoded, max_pixels=90 * 64).shape == (90, 2, 3)
-    with pytest.raises(TooLargeError, match=r"got 2 x 90 .* at most 5759 pixels, where a row counts as 64"):
-        decode(encoded, max_pixels=90 * 64 - 1)
-
-
 def png_of(height: int, width: int) -> bytes:
     """A small file that claims a large size, with 1 bit per pixel, all zero."""
     header = struct.pack(">IIBBBBB", width, height, 1, 0, 0, 0, 0)
@@ -208,6 +201,7 @@ def png_of(height: int, width: int) -> bytes:
         png_of(12_000, 12_000),
         png_of(13_000, 13_800),
         png_of(100_000, 100_000),
+        png_of(1_000_001, 1),
         b"GIF89a\xff\xff\xff\xff" + saved(picture(), "GIF")[10:],
         saved(picture(), "BMP")[:18] + struct.pack("<ii", 60_000, 60_000) + saved(picture(), "BMP")[26:],
     ],

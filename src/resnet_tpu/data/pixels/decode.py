@@ -39,7 +39,7 @@ _DO = f"Replace or remove it, {OR_SKIP}."
 MAX_PIXELS = 178_956_970
 """The most pixels that an image may have, unless another limit is given: 0.5 GB. It is Pillow's own limit."""
 
-_SHORTEST_ROW = 64  # px: decoders keep at least as many bytes for each row of an image, however narrow it is
+_MOST_ROWS = 1_000_000  # decoders keep some 30 bytes for each row beside its pixels
 
 Preprocessing = Literal["tf", "pil"]
 """Whose pixels to compute: the original program's, or Pillow's, on which PyTorch's networks were trained."""
@@ -201,9 +201,10 @@ def _check_work(encoded: bytes, header: jpeg.Header | None, max_pixels: int) -> 
 
 
 def _check_pixels(height: int, width: int, max_pixels: int, when: str = "") -> None:
-    if height * max(width, _SHORTEST_ROW) > max_pixels:
-        narrow = f", where a row counts as {_SHORTEST_ROW} or more" if width < _SHORTEST_ROW else ""
-        raise TooLargeError("Image", f"{width} x {height} pixels{when}", f"at most {max_pixels} pixels{narrow}", _DO)
+    if height * width > max_pixels:
+        raise TooLargeError("Image", f"{width} x {height} pixels{when}", f"at most {max_pixels} pixels", _DO)
+    if height > _MOST_ROWS:
+        raise TooLargeError("Image", f"{height} rows{when}", f"at most {_MOST_ROWS}", _DO)
 
 
 def _decode_jpeg(encoded: bytes, header: jpeg.Header, rows: int | None = None) -> np.ndarray:
