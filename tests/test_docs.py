@@ -3,6 +3,7 @@
 import ast
 import contextlib
 import functools
+import importlib
 import io
 import os
 import re
@@ -247,8 +248,17 @@ def test_commands_for_records_run_as_they_are(page: str, tmp_path: Path) -> None
     run(tmp_path, [PREPARE, *commands(ROOT / "docs" / page, "bash")])
 
 
+def test_programs_import_what_exists() -> None:
+    programs = [text for page in PAGES for kind, text in BLOCK.findall(page.read_text()) if kind == "python"]
+    imports = re.findall(r"^from (resnet_tpu[\w.]*) import (.+)$", "\n".join(programs), re.MULTILINE)
+    assert len(imports) >= 8
+    for module, names in imports:
+        for name in names.split(", "):
+            assert hasattr(importlib.import_module(module), name) or importlib.import_module(f"{module}.{name}")
+
+
 @pytest.mark.long
-def test_the_program_in_python_runs_as_it_is(tmp_path: Path) -> None:
+def test_the_programs_in_python_run_as_they_are(tmp_path: Path) -> None:
     draw_photos(tmp_path / "photos")
     page = (ROOT / "docs" / "api.md").read_text()
     programs = [text for kind, text in BLOCK.findall(page) if kind == "python"]

@@ -1,5 +1,6 @@
 """Errors that the user can fix: what failed, what was given, what is accepted, and what to do next."""
 
+import copy
 import difflib
 from collections.abc import Iterable, Sequence
 from typing import Any, Self
@@ -26,7 +27,9 @@ class UserError(Exception):
 
     def but(self, *, what: str | None = None, do: str | None = None) -> Self:
         """The same error, with another subject or other advice."""
-        return type(self)(what or self.what, self.got, self.expected, do or self.do)
+        error = copy.copy(self)
+        UserError.__init__(error, what or self.what, self.got, self.expected, do or self.do)
+        return error
 
     def __reduce__(self) -> tuple[Any, ...]:  # so that pickle can rebuild it on the other side of a process pool
         return type(self), (self.what, self.got, self.expected, self.do)

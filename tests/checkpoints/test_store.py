@@ -318,6 +318,8 @@ def test_classes_that_are_no_names_are_damage(tmp_path: Path) -> None:
         checkpoints.save(7, ARRAYS, {"class_names": ["a", 1]})
     with pytest.raises(reading.DamagedCheckpointError, match=r"class_names\[1\]"):
         reading.read_meta(reading.find(str(tmp_path)))
+    with pytest.raises(reading.DamagedCheckpointError, match=r"class_names\[1\]"):
+        reading.load_all(reading.find(str(tmp_path)))
 
 
 def test_a_copy_under_another_name_says_what_to_call_it(saved: Path) -> None:

@@ -168,9 +168,8 @@ def test_the_arrays_tell_the_options(options: dict[str, Any], blank: str) -> Non
 @pytest.mark.parametrize(("ratio", "width"), [(0.1, 64), (1 / 16, 4), (0.07, 24)])
 def test_the_arrays_tell_the_ratio_of_squeeze_and_excite(ratio: float, width: int, blank: str) -> None:
     network = _network(50, se_ratio=ratio, resnet_width=width)
-    found = torch_files.options_of(
-        _state_dict(network), blank
-    )  # which compares all arrays with those of the network found
+    # compares all arrays with those of the network found
+    found = torch_files.options_of(_state_dict(network), blank)
     assert found["se_ratio"] == pytest.approx(ratio, abs=1 / (32 * width))
 
 

@@ -75,6 +75,7 @@ def test_control_characters_of_names_are_shown_not_obeyed():
     predictions = Predictions(["\x1b[8m.jpg"], probabilities, None, ["\x1b]0;A\x07", "b\r"])
     assert "\x1b" not in (text := _text(predictions_table(predictions, k=2)))
     assert "\\x1b[8m.jpg" in text
+    assert "\\x1b]0;A\\x07" in _text(class_table(dataclasses.replace(predictions, labels=np.array([0]))))
     assert prediction_text(predictions, k=2) == "\\x1b]0;A\\x07   75.0%\nb\\x0d          25.0%\n"
 
 

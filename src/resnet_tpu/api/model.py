@@ -110,7 +110,8 @@ class Model:
             try:
                 yield from batches
             except DecodeError as error:
-                raise error.but(do=error.do.replace(OR_SKIP, "or leave it out")) from None  # here is no such option
+                # there is no such option here
+                raise error.but(do=error.do.replace(OR_SKIP, "or leave it out")) from None
 
 
 def load_model(source: str | os.PathLike[str], *, precision: Precision | None = None) -> Model:

@@ -15,7 +15,7 @@ from resnet_tpu.checkpoints.tf1_lottery import rename
 from resnet_tpu.checkpoints.tf1_names import tf_names
 from resnet_tpu.checkpoints.weights import FIXED_BY_WEIGHTS, ORIGIN, Weights, locate, outline, weights_of
 from resnet_tpu.data.class_names import numbers_as_names
-from resnet_tpu.errors import UserError, listed
+from resnet_tpu.errors import UserError, listed, visible
 from resnet_tpu.models.from_options import network_of
 from resnet_tpu.models.network import Network
 from resnet_tpu.options.config import OPTIONS, VARIANT, Config
@@ -144,14 +144,14 @@ def _natural(name: str) -> list[tuple[int, str]]:
 
 def render(inspection: Inspection) -> RenderableType:
     """The arrays as a table, and what they seem to be."""
-    table = Table("name", "name here", "shape", "dtype", "bytes", title=escape(inspection.source))
+    table = Table("name", "name here", "shape", "dtype", "bytes", title=escape(visible(inspection.source)))
     for column in table.columns[:2]:
         column.overflow = "fold"
     table.columns[4].justify = "right"
     for entry in inspection.entries:
         shape = "×".join(map(str, entry.shape))
-        table.add_row(escape(entry.name), entry.leaf, shape, entry.dtype, f"{entry.num_bytes:,}")
+        table.add_row(escape(visible(entry.name)), entry.leaf, shape, entry.dtype, f"{entry.num_bytes:,}")
     table.add_section()
     total = sum(entry.num_bytes for entry in inspection.entries)
     table.add_row(f"{len(inspection.entries)} arrays", "", "", "", f"{total:,}")
-    return Group(table, escape(inspection.summary))
+    return Group(table, escape(visible(inspection.summary)))

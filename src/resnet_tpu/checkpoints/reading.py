@@ -30,6 +30,7 @@ from resnet_tpu.checkpoints.missing import no_checkpoint
 from resnet_tpu.checkpoints.orbax_calls import ocp
 from resnet_tpu.errors import UserError, describe, is_lack_of_memory
 from resnet_tpu.models.arrays import Arrays, leaves
+from resnet_tpu.models.network import Network
 from resnet_tpu.parallel import distributed
 from resnet_tpu.storage import buckets, disks
 from resnet_tpu.storage.checked_json import as_kind
@@ -100,8 +101,12 @@ def read_meta(path: str) -> dict[str, Any]:
     """The `meta` of the checkpoint at `path`. Raises DamagedCheckpointError."""
     meta = _read_json(path, META)
     with _reading(path):
-        as_kind(list[str] | None, meta.get("class_names"), "class_names")
+        _check_names(meta)
     return meta
+
+
+def _check_names(meta: dict[str, Any]) -> None:
+    as_kind(list[str] | None, meta.get("class_names"), "class_names")
 
 
 def _read_json(path: str, name: str) -> dict[str, Any]:
@@ -137,6 +142,7 @@ def _load(path: str, shapes: Arrays, stored: Arrays, packed: sparse.Shapes) -> C
         checksums.check(path, META)
         loaded = ocp.load_checkpointables(storage.absolute(path), {"arrays": wanted, META: None})
         arrays = sparse.unpack(loaded["arrays"], shapes, packed)
+        _check_names(loaded[META])
     return Checkpoint(step_of(path), arrays, loaded[META])
 
 
@@ -147,6 +153,13 @@ def load_all(path: str, collections: Sequence[str] | None = None) -> Checkpoint:
     wanted = {name: shapes[name] for name in collections or shapes}
     checkpoint = _load(path, distributed.with_sharding(wanted, sparse.here()), stored, packed)
     return dataclasses.replace(checkpoint, arrays=jax.tree.map(np.asarray, checkpoint.arrays))
+
+
+def load_for(network: Network, path: str) -> Checkpoint:
+    """`load_all` of a checkpoint that must be of `network`. Raises UserError when it is of another."""
+    checkpoint = load_all(path)
+    check_shapes(path, checkpoint.arrays, network.shape_trees())
+    return checkpoint
 
 
 def load_named(path: str, collections: Sequence[str] | None = None) -> dict[str, np.ndarray]:

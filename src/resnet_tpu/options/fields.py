@@ -120,8 +120,8 @@ class Option:
 
     def _wrong(self, value: Any) -> UserError:
         do = f"Change the value.{nearest(str(value), self.choices)}"
-        if isinstance(value, list | tuple) and str in self.kinds and not (self.choices or self.is_length):
-            do = f"Write {','.join(map(str, value))!r}, with commas."
+        if value and isinstance(value, list | tuple) and str in self.kinds and not (self.choices or self.is_length):
+            do = f"Write it as one text: {','.join(map(str, value))!r}."
         return UserError(self.name, repr(value), self.expected(), do)
 
     def expected(self) -> str:

@@ -37,9 +37,9 @@ from resnet_tpu.pruning.methods import find_method
 from resnet_tpu.pruning.phase import are_equal, fresh_arrays, masks_of
 from resnet_tpu.pruning.start import start_arrays
 from resnet_tpu.storage import checked_json
-from resnet_tpu.training.inference.photos_seen import inherit_photos
 from resnet_tpu.training.loop import train
 from resnet_tpu.training.maths.lengths import kept_steps
+from resnet_tpu.training.photos_seen import inherit_photos
 from resnet_tpu.training.run import fill_in_counts, resolve_order
 
 log = logging.getLogger(__name__)
@@ -255,8 +255,7 @@ def _open(path: str, network: Network, config: Config) -> _Origin:
         return _Origin(arrays, full_masks(kernels_of(arrays["params"], layers)), 0)
     found = find_named(path)
     if folders.is_checkpoint(found):
-        checkpoint = reading.load_all(found)
-        reading.check_shapes(found, checkpoint.arrays, network.shape_trees())
+        checkpoint = reading.load_for(network, found)
         require_finite(checkpoint.arrays, path, "Take an earlier checkpoint.")
         return _Origin(checkpoint.arrays, masks_of(checkpoint.arrays, layers), checkpoint.step)
     variables = tf1.read_checkpoint(found)

@@ -28,9 +28,9 @@ from resnet_tpu.pruning.start import start_arrays
 from resnet_tpu.reports.metrics import evaluation_at, read_metrics
 from resnet_tpu.reports.run_curves import curves_path
 from resnet_tpu.storage import checked_json
-from resnet_tpu.training.inference.photos_seen import inherit_photos
 from resnet_tpu.training.maths.schedule import make_schedule
 from resnet_tpu.training.maths.state import create_state
+from resnet_tpu.training.photos_seen import inherit_photos
 
 log = logging.getLogger(__name__)
 
@@ -158,16 +158,16 @@ class Phase:
     def _start(self) -> tuple[Arrays, dict[str, Any]]:
         """The arrays and the description of the checkpoint that re-training starts from."""
         unpruned, retraining = self.unpruned, RETRAININGS[self.retrain]
-        pruned = reading.load_all(reading.find(self.previous))
-        require_finite(pruned.arrays, f"step {pruned.step} in {self.previous}", "Prune an earlier checkpoint.")
         network = network_of(unpruned.config)
+        pruned = reading.load_for(network, reading.find(self.previous))
+        require_finite(pruned.arrays, f"step {pruned.step} in {self.previous}", "Prune an earlier checkpoint.")
         layers = maskable(network)
         prune = find_method(self.method, seed=unpruned.config.train.seed)
         kernels, before = kernels_of(pruned.arrays["params"], layers), masks_of(pruned.arrays, layers)
         masks = prune(kernels, before)
         self._check_removes(prune, kernels, before, masks)
         if retraining.weights == "early":
-            arrays = reading.load_all(unpruned.at(unpruned.rewind_step)).arrays
+            arrays = reading.load_for(network, unpruned.at(unpruned.rewind_step)).arrays
         elif retraining.weights == "fresh":
             arrays = fresh_arrays(network, unpruned.config)
         else:

@@ -120,7 +120,7 @@ def class_table(predictions: Predictions, *, limit: int = 50) -> Table:
     for score in shown:
         fractions = (score.precision, score.recall, score.f1)
         cells = ("-" if math.isnan(fraction) else f"{fraction:.1%}" for fraction in fractions)
-        table.add_row(escape(score.name), str(score.support), *cells)
+        table.add_row(escape(visible(score.name)), str(score.support), *cells)
     return table
 
 

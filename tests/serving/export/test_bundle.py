@@ -277,15 +277,15 @@ def test_a_classifier_takes_any_number_of_images(form: Form | None, exported: Bu
 
 
 @pytest.mark.parametrize(
-    ("name", "form", "do"),
+    ("name", "form", "message"),
     [
-        ("model.onnx", "onnx", "Upgrade onnxruntime, or choose --form=stablehlo."),
-        ("model.stablehlo", "stablehlo", "Upgrade jax, or choose --form=onnx."),
-        ("weights.safetensors", "stablehlo", "Upgrade jax, or choose --form=onnx."),
+        ("model.onnx", "onnx", "what this ONNX Runtime can run. Upgrade onnxruntime, or choose --form=stablehlo."),
+        ("model.stablehlo", "stablehlo", "what this JAX can run. Upgrade jax, or choose --form=onnx."),
+        ("weights.safetensors", "stablehlo", "a whole .safetensors file. Export it again, or choose --form=onnx."),
     ],
 )
 def test_what_a_library_cannot_read_though_it_is_as_written_is_named(
-    name: str, form: Form, do: str, exported: Bundle, tmp_path: Path
+    name: str, form: Form, message: str, exported: Bundle, tmp_path: Path
 ) -> None:
     content = (Path(exported.path) / name).read_bytes()[:-100]
     (tmp_path / name).write_bytes(content)
@@ -293,7 +293,7 @@ def test_what_a_library_cannot_read_though_it_is_as_written_is_named(
     for other in {*files} - {name}:
         (tmp_path / other).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / other).symlink_to(Path(exported.path) / other)
-    with pytest.raises(UserError, match=rf"^Bundle, {name}: got .*, expected what this .* can run\. {do}$"):
+    with pytest.raises(UserError, match=rf"^Bundle, {name}: got .*, expected {re.escape(message)}$"):
         load_classifier(dataclasses.replace(exported, path=str(tmp_path), files=files), form)
 
 

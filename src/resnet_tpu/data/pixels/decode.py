@@ -63,7 +63,7 @@ def decode(
 ) -> np.ndarray:
     """The image as uint8 [h, w, 3] RGB; turned upright by its EXIF orientation when `honour_exif`.
 
-    Raises DecodeError; TooLargeError for one of more than `max_pixels`.
+    Raises DecodeError; TooLargeError for one of more than `max_pixels` or 1,000,000 rows.
     """
     header = jpeg.read_header(encoded) if preprocessing == "tf" else None
     if not header:

@@ -132,10 +132,10 @@ def _files_of(path: str) -> list[str]:
     if not storage.exists(path):
         storage.check_reachable(path)
         raise UserError("Image", path, "an existing file or folder", "Check the path.")
-    if path.lower().endswith(".csv"):
-        do = "Give the images that it lists, or their folder. A CSV path,label,split is for --data_dir."
-        raise UserError("Image", path, "an image or a folder of images", do)
     if not storage.is_dir(path):
+        if path.lower().endswith(".csv"):
+            do = "Give the images that it lists, or their folder. A CSV path,label,split is for --data_dir."
+            raise UserError("Image", path, "an image or a folder of images", do)
         return [path]
     try:
         files = storage.files_below(path)

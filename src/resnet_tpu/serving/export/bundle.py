@@ -106,7 +106,7 @@ def find_bundle(path: str) -> str | None:
 
 def _no_bundle_error(path: str) -> UserError:
     """The error for a path that is not a bundle. If there are weights, it gives the commands that make a bundle."""
-    from resnet_tpu.checkpoints import folders, missing, reading
+    from resnet_tpu.checkpoints import folders, missing, reading  # import JAX, as above
 
     expected = f"a folder with {DESCRIPTION}, or a folder of such folders"
     source, commands, got = shlex.quote(path), [], "a trained network that has not been exported yet"

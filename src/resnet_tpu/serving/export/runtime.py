@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from resnet_tpu.errors import UserError, first_line, missing_extra
+from resnet_tpu.errors import UserError, first_line, is_lack_of_memory, missing_extra
 from resnet_tpu.serving.export.bundle import Bundle, Form
 from resnet_tpu.serving.export.classifier import Classifier, Output
 from resnet_tpu.system.machine import cores_of_container
@@ -31,7 +31,9 @@ def load_onnx(
     network = bundle.read(FILES[form])
     try:
         session = onnxruntime.InferenceSession(network, options, ["CPUExecutionProvider"])
-    except Exception as error:  # noqa: BLE001  # its errors have no other class in common
+    except Exception as error:  # its errors have no other class in common
+        if is_lack_of_memory(error):
+            raise
         do = "Upgrade onnxruntime, or choose --form=stablehlo."
         raise UserError(f"Bundle, {FILES[form]}", first_line(error), "what this ONNX Runtime can run", do) from None
     return functools.partial(_run, session, output)

@@ -10,14 +10,14 @@ import numpy as np
 import safetensors.numpy
 from jax import export, lax
 
-from resnet_tpu.errors import UserError, first_line
+from resnet_tpu.errors import UserError, first_line, is_lack_of_memory
 from resnet_tpu.models.architecture import EPSILON
 from resnet_tpu.models.layers import DIMENSIONS
 from resnet_tpu.serving.export.bundle import Bundle
 from resnet_tpu.serving.export.classifier import OUTPUTS, Classifier, Output
 from resnet_tpu.serving.export.fold import Folded
 from resnet_tpu.serving.export.walk import Pads, walk
-from resnet_tpu.training.maths.compiler_options import required_options_for
+from resnet_tpu.training.compiler_options import required_options_for
 
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 GRAPH, WEIGHTS = "model.stablehlo", "weights.safetensors"
@@ -47,9 +47,9 @@ def load_stablehlo(bundle: Bundle, output: Output = "probabilities") -> Classifi
     Raises UserError when one of its files is damaged.
     """
     graph, arrays = bundle.read(GRAPH), bundle.read(WEIGHTS)
-    with _naming(GRAPH):
+    with _naming(GRAPH, "what this JAX can run", "Upgrade jax, or choose --form=onnx."):
         exported = export.deserialize(bytearray(graph))
-    with _naming(WEIGHTS):
+    with _naming(WEIGHTS, "a whole .safetensors file", "Export it again, or choose --form=onnx."):
         stored = safetensors.numpy.load(arrays)
     weights = {name: jnp.asarray(array) for name, array in stored.items()}
     call = jax.jit(exported.call, compiler_options=required_options_for())
@@ -58,13 +58,14 @@ def load_stablehlo(bundle: Bundle, output: Output = "probabilities") -> Classifi
 
 
 @contextlib.contextmanager
-def _naming(file: str) -> Iterator[None]:
+def _naming(file: str, expected: str, do: str) -> Iterator[None]:
     """Turns the error for a file that JAX or safetensors cannot read into UserError."""
     try:
         yield
-    except Exception as error:  # noqa: BLE001  # their errors have no other class in common
-        do = "Upgrade jax, or choose --form=onnx."
-        raise UserError(f"Bundle, {file}", first_line(error), "what this JAX can run", do) from None
+    except Exception as error:  # their errors have no other class in common
+        if is_lack_of_memory(error):
+            raise
+        raise UserError(f"Bundle, {file}", first_line(error), expected, do) from None
 
 
 @dataclass(frozen=True)
