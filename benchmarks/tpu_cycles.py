@@ -2,7 +2,7 @@
 
 Both steps are compiled for the smallest slice of each generation, at 224 px, in bfloat16, with batch norm per replica.
 The figure is the sum of the compiler's cycles over the operations of a step. Ours uses compiler options
-(training/maths/compiler_options.py); flax's example has none as published, or ours with --same_options. Needs libtpu
+(training/compiler_options.py); flax's example has none as published, or ours with --same_options. Needs libtpu
 (pip install 'resnet-tpu[plan]'), and some minutes per step the first time; compiled programs are cached.
 """
 
@@ -65,7 +65,7 @@ def estimate(name: str, images: int, same_options: bool) -> dict[str, object]:
     from resnet_tpu.performance.plan.compiler import compile_step, devices_of
     from resnet_tpu.performance.plan.lowering import lower_train_step
     from resnet_tpu.performance.plan.topology import find_topology
-    from resnet_tpu.training.maths.compiler_options import compiler_options_for
+    from resnet_tpu.training.compiler_options import compiler_options_for
 
     topology = find_topology(name)
     mesh = mesh_of(devices_of(topology))

@@ -21,5 +21,13 @@ def rows_of(model_dir: Path | str) -> dict[tuple[str, int], dict[str, float]]:
 
 def arrays_of(model_dir: Path, step: int, *also: str) -> dict[str, np.ndarray]:
     """The arrays of a checkpoint by name: parameters, statistics, momentum, and those in the collections `also`."""
-    path = str(model_dir / folders.CHECKPOINTS / str(step))
-    return reading.load_named(path, ("params", "batch_stats", "momentum", *also))
+    return reading.load_named(_path(model_dir, step), ("params", "batch_stats", "momentum", *also))
+
+
+def all_arrays_of(model_dir: Path, step: int) -> dict[str, np.ndarray]:
+    """All arrays of a checkpoint by name, with masks and the moving average, if there are any."""
+    return reading.load_named(_path(model_dir, step))
+
+
+def _path(model_dir: Path, step: int) -> str:
+    return str(model_dir / folders.CHECKPOINTS / str(step))

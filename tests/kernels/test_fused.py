@@ -18,7 +18,7 @@ from resnet_tpu.models.layers import ConvNorm
 from resnet_tpu.models.network import Network
 from resnet_tpu.options.config import ModelConfig
 from resnet_tpu.parallel import distributed
-from resnet_tpu.training.maths.compiler_options import required_options_for
+from resnet_tpu.training.compiler_options import required_options_for
 from tests.models.nets import TRAINING, Part, architecture, random
 
 OPTIONS = required_options_for(jax.devices("cpu")[0])

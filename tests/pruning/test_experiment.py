@@ -25,6 +25,7 @@ from resnet_tpu.reports.metrics import read_metrics
 from resnet_tpu.reports.run_curves import curves_path, draw_curves
 from resnet_tpu.training import loop
 from resnet_tpu.training.loop import train
+from tests.comparisons import all_arrays_of
 
 pytestmark = pytest.mark.usefixtures("blank_curves")
 
@@ -82,10 +83,6 @@ def test_a_checkpoint_is_no_training_to_prune(dense: Path, tmp_path: Path) -> No
     assert not (tmp_path / "out").exists()
 
 
-def arrays(model_dir: Path, step: int) -> dict[str, np.ndarray]:
-    return reading.load_named(str(model_dir / folders.CHECKPOINTS / str(step)))
-
-
 def masks_in(found: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return {name.removeprefix("masks/"): mask for name, mask in found.items() if name.startswith("masks/")}
 
@@ -109,12 +106,12 @@ def test_weight_rewinding_level_by_level(dense: Path, tmp_path: Path, monkeypatc
     assert [outcome.level for outcome in outcomes] == ["none", "level_01", "level_02"]
     assert [round(outcome.density, 3) for outcome in outcomes] == pytest.approx([1, 0.8, 0.64], abs=2e-3)
     first, second = (Path(outcome.model_dir) for outcome in outcomes[1:])
-    origin = arrays(dense, EARLY)
+    origin = all_arrays_of(dense, EARLY)
     for folder in (first, second):
-        start = arrays(folder, EARLY)
+        start = all_arrays_of(folder, EARLY)
         assert start["step"] == EARLY
         assert_starts_from(start, origin)
-        end = arrays(folder, LAST)
+        end = all_arrays_of(folder, LAST)
         assert end["step"] == LAST
         for name, mask in masks_in(start).items():
             np.testing.assert_array_equal(end[f"masks/{name}"], mask)
@@ -122,7 +119,11 @@ def test_weight_rewinding_level_by_level(dense: Path, tmp_path: Path, monkeypatc
             assert not end[f"momentum/{name}"][~mask].any()
             assert np.any(end[f"params/{name}"] != start[f"params/{name}"])
     # the second level prunes what the first has trained, and brings back no weight that was pruned
-    trained, before, after = arrays(first, LAST), masks_in(arrays(first, LAST)), masks_in(arrays(second, EARLY))
+    trained, before, after = (
+        all_arrays_of(first, LAST),
+        masks_in(all_arrays_of(first, LAST)),
+        masks_in(all_arrays_of(second, EARLY)),
+    )
     kept = np.concatenate([np.abs(trained[f"params/{name}"][mask]) for name, mask in after.items()])
     gone = np.concatenate([np.abs(trained[f"params/{name}"][~mask & before[name]]) for name, mask in after.items()])
     assert gone.max() < kept.min()
@@ -163,11 +164,11 @@ def test_learning_rate_rewinding_and_fine_tuning(dense: Path, tmp_path: Path) ->
         )
     }
     own = {name: Path(outcome.model_dir) for name, outcome in found.items()}
-    trained = arrays(dense, LAST)
-    assert_starts_from(arrays(own["lr_rewinding"], EARLY), trained)
-    assert_starts_from(arrays(own["fine_tuning"], LAST), trained)
-    assert_starts_from(arrays(own["low_lr_rewinding"], EARLY), arrays(dense, EARLY))
-    fresh = arrays(own["reinit"], 0)
+    trained = all_arrays_of(dense, LAST)
+    assert_starts_from(all_arrays_of(own["lr_rewinding"], EARLY), trained)
+    assert_starts_from(all_arrays_of(own["fine_tuning"], LAST), trained)
+    assert_starts_from(all_arrays_of(own["low_lr_rewinding"], EARLY), all_arrays_of(dense, EARLY))
+    fresh = all_arrays_of(own["reinit"], 0)
     assert not any(np.array_equal(fresh[f"params/{name}"], trained[f"params/{name}"]) for name in masks_in(fresh))
     assert {name: outcome.step for name, outcome in found.items()} == {
         "none": LAST, "lr_rewinding": LAST, "fine_tuning": 2 * LAST - EARLY, "low_lr_rewinding": LAST, "reinit": LAST,
@@ -197,8 +198,8 @@ def test_stopped_anywhere_it_goes_on_to_the_same_end(dense: Path, tmp_path: Path
         (o.level, o.density, o.step, o.top_1_accuracy) for o in whole
     ]
     for ours, theirs in zip(whole[1:], again[1:], strict=True):
-        end = arrays(Path(theirs.model_dir), LAST)
-        for name, array in arrays(Path(ours.model_dir), LAST).items():
+        end = all_arrays_of(Path(theirs.model_dir), LAST)
+        for name, array in all_arrays_of(Path(ours.model_dir), LAST).items():
             np.testing.assert_array_equal(end[name], array)
 
 
@@ -277,15 +278,15 @@ def test_another_training_is_not_taken_for_that_of_a_further_seed(dense: Path, t
 @pytest.mark.long
 def test_computing_options_change_only_the_re_training(dense: Path, tmp_path: Path) -> None:
     once = prune_run(str(dense), str(tmp_path), experiment(levels=1))
-    of_unpruned = arrays(dense, LAST)
+    of_unpruned = all_arrays_of(dense, LAST)
     computing = {"precision": "bfloat16", "kernels": "plain", "data_dir": "null"}
     outcomes = prune_run(str(dense), str(tmp_path), experiment(levels=2), computing=computing)
     assert outcomes[:2] == once
     configs = [config_at(outcome.model_dir) for outcome in outcomes]
     found = [(config.data.data_dir, config.model.precision, config.model.kernels) for config in configs]
     assert found == [("synthetic", "float32", "auto")] * 2 + [("null", "bfloat16", "plain")]
-    assert_starts_from(arrays(Path(outcomes[2].model_dir), EARLY), arrays(dense, EARLY))
-    for name, array in arrays(dense, LAST).items():
+    assert_starts_from(all_arrays_of(Path(outcomes[2].model_dir), EARLY), all_arrays_of(dense, EARLY))
+    for name, array in all_arrays_of(dense, LAST).items():
         np.testing.assert_array_equal(array, of_unpruned[name])
 
 
@@ -297,13 +298,15 @@ def test_other_seeds_train_their_own_network_first(dense: Path, tmp_path: Path) 
     ]  # fmt: skip
     own = tmp_path / "seed_1" / "unpruned"
     assert outcomes[2].model_dir == str(own)
-    assert_starts_from(arrays(tmp_path / "seed_1" / "weight_rewinding" / "level_01", EARLY), arrays(own, EARLY))
+    assert_starts_from(
+        all_arrays_of(tmp_path / "seed_1" / "weight_rewinding" / "level_01", EARLY), all_arrays_of(own, EARLY)
+    )
 
 
 @pytest.mark.long
 def test_reset_optimizer(dense: Path, tmp_path: Path) -> None:
     prune_run(str(dense), str(tmp_path), experiment(levels=1, rewind_optimizer="reset"))
-    start = arrays(tmp_path / "seed_0" / "weight_rewinding" / "level_01", EARLY)
+    start = all_arrays_of(tmp_path / "seed_0" / "weight_rewinding" / "level_01", EARLY)
     assert not any(array.any() for name, array in start.items() if name.startswith("momentum/"))
 
 
@@ -366,8 +369,8 @@ def test_a_rewind_step_without_checkpoint(dense: Path, tmp_path: Path, monkeypat
     monkeypatch.setattr("resnet_tpu.pruning.experiment.train", Mock(side_effect=KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         prune_run(str(kept), str(tmp_path / "out"), experiment(retrain="lr_rewinding", levels=1))  # does not need it
-    start = arrays(tmp_path / "out" / "seed_0" / "lr_rewinding" / "level_01", EARLY)
-    assert_starts_from(start, arrays(kept, LAST))
+    start = all_arrays_of(tmp_path / "out" / "seed_0" / "lr_rewinding" / "level_01", EARLY)
+    assert_starts_from(start, all_arrays_of(kept, LAST))
 
 
 def test_an_unfinished_training_keeps_what_will_be_rewound_to(
@@ -473,8 +476,8 @@ def test_a_training_whose_batch_size_changed_goes_back_to_the_images_that_it_had
     unpruned, again = prune_run(tmp_path / "run", tmp_path / "out", whole)
     seen = [reading.read_meta(reading.find(outcome.model_dir))["position"] for outcome in (unpruned, again)]
     assert seen == [80, 80]
-    found = arrays(Path(again.model_dir), LAST)
-    for name, array in arrays(tmp_path / "run", LAST).items():
+    found = all_arrays_of(Path(again.model_dir), LAST)
+    for name, array in all_arrays_of(tmp_path / "run", LAST).items():
         np.testing.assert_allclose(found[name], array, rtol=1e-4, atol=1e-7, err_msg=name)  # masks change the rounding
 
 

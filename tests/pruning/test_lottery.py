@@ -19,6 +19,7 @@ from resnet_tpu.pruning import lottery
 from resnet_tpu.pruning.layers import kernels_of, maskable
 from resnet_tpu.pruning.lottery import find_named
 from resnet_tpu.pruning.phase import config_at
+from tests.comparisons import all_arrays_of
 
 pytestmark = pytest.mark.usefixtures("blank_curves")
 
@@ -52,10 +53,6 @@ def before(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model_dir = tmp_path_factory.mktemp("train_model_results")
     assert train(model_dir) == 0
     return model_dir
-
-
-def arrays(model_dir: Path, step: int) -> dict[str, np.ndarray]:
-    return reading.load_named(str(model_dir / folders.CHECKPOINTS / str(step)))
 
 
 def copy_by_hand(before: Path, name: str, model_dir: Path) -> None:
@@ -126,8 +123,8 @@ def test_procedures(
     assert train(model_dir, *procedure(name, before), "--keep_checkpoint_max=9") == 0
     assert "options that differ" not in capsys.readouterr().err
     assert float((model_dir / "density_ratio").read_text()) == pytest.approx(0.8, abs=1e-4)
-    begun, ended = arrays(model_dir, start), arrays(model_dir, last)
-    unpruned = None if origin is None else arrays(before, origin)
+    begun, ended = all_arrays_of(model_dir, start), all_arrays_of(model_dir, last)
+    unpruned = None if origin is None else all_arrays_of(before, origin)
     masks = {key.removeprefix("masks/"): mask for key, mask in begun.items() if key.startswith("masks/")}
     for key, mask in masks.items():
         if unpruned is not None:
@@ -143,12 +140,12 @@ def test_second_start_continues_unless_forced(before: Path, tmp_path: Path) -> N
     flags = procedure("lr_rewinding", before)
     assert train(tmp_path, *flags) == 0
     newest = tmp_path / folders.CHECKPOINTS / str(LAST)
-    written, reached = newest.stat().st_mtime_ns, arrays(tmp_path, LAST)
+    written, reached = newest.stat().st_mtime_ns, all_arrays_of(tmp_path, LAST)
     assert train(tmp_path, *flags) == 0
     assert newest.stat().st_mtime_ns == written
     shutil.rmtree(newest)  # as if stopped before its end
     assert train(tmp_path, *flags) == 0
-    for name, array in arrays(tmp_path, LAST).items():
+    for name, array in all_arrays_of(tmp_path, LAST).items():
         np.testing.assert_array_equal(array, reached[name])
     assert not (tmp_path / "former.1").exists()
     assert train(tmp_path, *flags, "--lottery_force_reprune") == 0
@@ -192,7 +189,7 @@ def test_all_files_of_a_training_are_set_aside_with_it(before: Path, tmp_path: P
     assert train(tmp_path, *procedure("lr_rewinding", before), "--mode=train", f"--train_steps={EARLY}") == 0
     former = tmp_path / "former.1"
     for step in (EARLY, LAST):
-        np.testing.assert_equal(arrays(former, step), arrays(before, step))
+        np.testing.assert_equal(all_arrays_of(former, step), all_arrays_of(before, step))
     assert (former / "metrics.jsonl").read_text() == rows
     assert reading.step_of(find_named(str(former / "checkpoint_iter_final"))) == LAST
     assert reading.step_of(find_named(str(tmp_path / "checkpoint_iter_final"))) == EARLY
@@ -208,8 +205,8 @@ def test_the_file_checkpoint_says_where_to_begin(before: Path, tmp_path: Path) -
     dense, pruned, moved = (tmp_path / name for name in ("dense", "pruned", "moved"))
     copy_by_hand(before, f"checkpoint_iter_{EARLY}", dense)
     assert train(dense, "--mode=train", f"--train_steps={EARLY}") == 0
-    expected = arrays(before, EARLY)
-    for name, array in arrays(dense, EARLY).items():
+    expected = all_arrays_of(before, EARLY)
+    for name, array in all_arrays_of(dense, EARLY).items():
         if not name.startswith("masks/"):
             np.testing.assert_array_equal(array, expected[name])
     flags = [*procedure("lr_rewinding", before), "--mode=train", f"--train_steps={EARLY + 1}"]
@@ -218,7 +215,7 @@ def test_the_file_checkpoint_says_where_to_begin(before: Path, tmp_path: Path) -
         copy_by_hand(pruned, "checkpoint_iter_final", moved)  # already pruned: continued, not started over
         assert train(moved, *flags) == 0
         assert folders.steps_in(str(moved / folders.CHECKPOINTS)) == [EARLY + 1]
-        np.testing.assert_equal(arrays(moved, EARLY + 1), arrays(pruned, EARLY + 1))
+        np.testing.assert_equal(all_arrays_of(moved, EARLY + 1), all_arrays_of(pruned, EARLY + 1))
         assert not (moved / "former.1").exists()
     (moved / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-9"\n')  # TensorFlow's own: not our name
     assert train(moved, *flags) == 0
@@ -229,12 +226,12 @@ def test_the_file_checkpoint_says_where_to_begin(before: Path, tmp_path: Path) -
 def test_the_file_checkpoint_may_name_an_earlier_step_of_its_directory(before: Path, tmp_path: Path) -> None:
     flags = [*procedure("lr_rewinding", before), "--mode=train", "--train_steps", str(EARLY + 1)]
     assert train(tmp_path, *flags) == 0
-    begun = arrays(tmp_path, EARLY)
+    begun = all_arrays_of(tmp_path, EARLY)
     (tmp_path / "checkpoint").write_text(f'model_checkpoint_path: "checkpoint_iter_{EARLY}"\n')
     for _ in range(2):
         assert train(tmp_path, *flags[:-1], str(EARLY)) == 0
     assert folders.steps_in(str(tmp_path / folders.CHECKPOINTS)) == [EARLY]
-    np.testing.assert_equal(arrays(tmp_path, EARLY), begun)
+    np.testing.assert_equal(all_arrays_of(tmp_path, EARLY), begun)
     assert folders.steps_in(str(tmp_path / "former.1" / folders.CHECKPOINTS)) == [EARLY, EARLY + 1]
     assert not (tmp_path / "former.2").exists()
 
@@ -318,11 +315,11 @@ def test_checkpoints_of_the_fork_itself(before: Path, tmp_path: Path) -> None:
     write_fork(before, prefix, {"conv_2": mask})
     flags = ["--lottery_prune_at", prefix, "--lottery_reset_to", prefix, "--lottery_pruning_method", "prune_global_50"]
     assert train(tmp_path / "new", *flags, "--mode=train", "--train_steps", str(LAST + 2)) == 0
-    begun = arrays(tmp_path / "new", LAST)
+    begun = all_arrays_of(tmp_path / "new", LAST)
     conv_2 = "group1/block1/conv1/conv/kernel"
     assert not (begun[f"masks/{conv_2}"] & ~mask).any()
     kept = begun[f"masks/{conv_2}"]
-    np.testing.assert_array_equal(begun[f"params/{conv_2}"], arrays(before, LAST)[f"params/{conv_2}"] * kept)
+    np.testing.assert_array_equal(begun[f"params/{conv_2}"], all_arrays_of(before, LAST)[f"params/{conv_2}"] * kept)
 
 
 def test_a_pruned_training_of_the_fork_keeps_its_masks(before: Path, tmp_path: Path) -> None:
@@ -334,6 +331,6 @@ def test_a_pruned_training_of_the_fork_keeps_its_masks(before: Path, tmp_path: P
     assert train(tmp_path / "fork", "--mode=train", "--train_steps", str(LAST + 2)) == 0
     conv_2 = "group1/block1/conv1/conv/kernel"
     for model_dir, step in ((tmp_path / "converted", LAST), (tmp_path / "fork", LAST + 2)):
-        found = arrays(model_dir, step)
+        found = all_arrays_of(model_dir, step)
         np.testing.assert_array_equal(found[f"masks/{conv_2}"], mask)
         assert not found[f"params/{conv_2}"][~mask].any()

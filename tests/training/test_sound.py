@@ -15,10 +15,10 @@ from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.models.from_options import network_of
 from resnet_tpu.options.config import Config
 from resnet_tpu.parallel import distributed
+from resnet_tpu.training.compiler_options import required_options_for
 from resnet_tpu.training.inference.evaluate import evaluate
 from resnet_tpu.training.inference.predict import predict_source
 from resnet_tpu.training.inference.trained import Trained
-from resnet_tpu.training.maths.compiler_options import required_options_for
 from resnet_tpu.training.maths.step import make_eval_step
 
 PACKAGE = Path(resnet_tpu.__file__).parent
@@ -97,5 +97,5 @@ def test_every_program_says_how_it_is_compiled() -> None:
     assert silent == {
         "parallel/distributed.py: jax.jit(jnp.sum, out_shardings=replicated(mesh))",
         "serving/export/stablehlo.py: jax.jit(apply)",
-        "training/maths/compiler_options.py: jax.jit(lambda x: x)",
+        "training/compiler_options.py: jax.jit(lambda x: x)",
     }

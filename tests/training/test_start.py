@@ -21,6 +21,7 @@ from resnet_tpu.training.dry_run import dry_run
 from resnet_tpu.training.inference.predict import predict
 from resnet_tpu.training.loop import train
 from resnet_tpu.training.run import keep_earlier_steps
+from tests.comparisons import arrays_of
 
 Tiny = Callable[..., Config]
 
@@ -29,11 +30,6 @@ AVERAGED = {"moving_average_decay": 0.6, "bn_momentum": 0.0}
 
 def network_of(config: Config, num_classes: int = 4) -> Network:
     return create_network(config.model, num_classes=num_classes, image_size=config.data.image_size)
-
-
-def all_arrays(model_dir: Path, step: int, *collections: str) -> dict[str, np.ndarray]:
-    named = ("params", "batch_stats", "momentum", *collections)
-    return reading.load_named(str(model_dir / folders.CHECKPOINTS / str(step)), named)
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +42,7 @@ def whole(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def write_original(config: Config, model_dir: Path, step: int, folder: Path) -> str:
     """Our checkpoint of `step` as the original would have saved it."""
-    flat = all_arrays(model_dir, step, "ema") | {"step": np.int32(step)}
+    flat = arrays_of(model_dir, step, "ema") | {"step": np.int32(step)}
     arrays: dict[str, Any] = {}
     for name, value in flat.items():
         *parents, leaf = name.split("/")
@@ -68,7 +64,7 @@ def test_a_training_of_the_original_goes_on_as_if_it_were_ours(
     with caplog.at_level(logging.INFO, logger="resnet_tpu"):
         train(config)
     assert f"Resuming from step 3 of the original's checkpoint {prefix}" in caplog.text
-    expected, found = all_arrays(whole, 7, "ema"), all_arrays(tmp_path, 7, "ema")
+    expected, found = arrays_of(whole, 7, "ema"), arrays_of(tmp_path, 7, "ema")
     assert expected.keys() == found.keys()
     assert [name for name in expected if not np.array_equal(expected[name], found[name])] == []
 
@@ -157,7 +153,7 @@ def test_a_run_that_is_there_keeps_its_weights(
     with caplog.at_level(logging.WARNING, logger="resnet_tpu"):
         train(tiny(tmp_path, **AVERAGED, resnet_checkpoint="other"))
     assert f"resnet_checkpoint other is not used: {tmp_path} has checkpoints." in caplog.text
-    expected, found = all_arrays(whole, 7), all_arrays(tmp_path, 7)
+    expected, found = arrays_of(whole, 7), arrays_of(tmp_path, 7)
     assert all(np.array_equal(expected[name], found[name]) for name in expected)
     run = read_run(str(tmp_path))
     assert run and run.values["resnet_checkpoint"] == ""
@@ -185,7 +181,7 @@ def test_a_training_starts_from_weights_of_the_original(tiny: Tiny, whole: Path,
     prefix = write_original(config, whole, 7, tmp_path / "original")
     assert "conv2d/kernel" in tf1_bundle.read_bundle(prefix)
     train(config.replace(resnet_checkpoint=prefix))
-    before, after = all_arrays(whole, 7), all_arrays(tmp_path / "new", 1)
+    before, after = arrays_of(whole, 7), arrays_of(tmp_path / "new", 1)
     assert all(np.array_equal(before[name], after[name]) for name in before if name.startswith("params"))
 
 

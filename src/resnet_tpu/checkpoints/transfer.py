@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from resnet_tpu.checkpoints.tf1_describe import AVERAGE
 from resnet_tpu.checkpoints.torch_files import COUNTER
 from resnet_tpu.checkpoints.weights import FIXED_BY_WEIGHTS, ORIGIN, Weights, fixed_options
-from resnet_tpu.data.class_names import are_names_for_numbers, are_same_classes, list_numbers
+from resnet_tpu.data.class_names import are_names_for_numbers, are_same_classes, numbering
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.arrays import Arrays, copy_dicts, node_at, require_finite
 from resnet_tpu.models.from_options import resolve_architecture
@@ -178,7 +178,7 @@ def _notes(
     if {there, here} == {1000, 1001}:  # one of them has a class for the background before ImageNet's 1000
         yield f"of 1001 classes the first is the background; with {there} there and {here} here, labels shift by one"
     if class_names and weights.class_names and are_names_for_numbers(class_names, weights.class_names):
-        yield f"these weights know their classes only by number; in the order of the data, {list_numbers(class_names)}"
+        yield f"these weights know their classes only by number; in the order of the data, {numbering(class_names)}"
     if any(name.startswith("ema/") or name.endswith(AVERAGE) for name in left_over):
         note = "evaluations of these weights use their moving averages"
         if network.architecture.small_stem or network.model.pre_activation:

@@ -64,7 +64,7 @@ def follow(poll: Callable[[], JobState], folder: str, *, pause_secs: float) -> N
 
 
 @contextlib.contextmanager
-def log_stop_command(command: str) -> Iterator[None]:
+def log_stop_command_on_exit(command: str) -> Iterator[None]:
     """If the block is left before training ends, logs that it continues, and the command that ends it."""
     try:
         yield

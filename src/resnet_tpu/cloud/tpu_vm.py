@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
-from resnet_tpu.cloud.follow import JobState, TrainingFailedError, delete_old_logs, follow, log_stop_command
+from resnet_tpu.cloud.follow import JobState, TrainingFailedError, delete_old_logs, follow, log_stop_command_on_exit
 from resnet_tpu.cloud.job import Job, without_empty
 from resnet_tpu.errors import UserError, first_line, missing_extra
 from resnet_tpu.options.fields import option
@@ -81,7 +81,7 @@ def submit(job: Job, options: TpuVmOptions, *, endpoint: str = "", pause_secs: f
         client.create_queued_resource(request=_as_message(body))
     log.info("Asked for %s. Its log: %s", name, job.folder)
     try:
-        with explained(what, role=ROLE, do=do), log_stop_command(_delete_command(job, options)):
+        with explained(what, role=ROLE, do=do), log_stop_command_on_exit(_delete_command(job, options)):
             delete_old_logs(job.folder)  # only now: if the name is in use, these are the logs of the job that has it
             if not options.follow:
                 return

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from resnet_tpu.cloud.follow import TrainingFailedError, log_stop_command
+from resnet_tpu.cloud.follow import TrainingFailedError, log_stop_command_on_exit
 from resnet_tpu.cloud.job import Job, without_empty
 from resnet_tpu.errors import first_line, missing_extra
 from resnet_tpu.options.fields import option
@@ -71,7 +71,7 @@ def submit(job: Job, options: VertexOptions, *, endpoint: str = "", pause_secs: 
         name = started["name"]
         log.info("Started %s. Its log: gcloud ai custom-jobs stream-logs %s", name, name)
         if options.follow:
-            with log_stop_command(f"gcloud ai custom-jobs cancel {name}"):
+            with log_stop_command_on_exit(f"gcloud ai custom-jobs cancel {name}"):
                 _follow(functools.partial(_answer, session.get, f"{address}/v1/{name}"), pause_secs)
 
 

@@ -43,7 +43,7 @@ def are_names_for_numbers(found: list[str], expected: list[str]) -> bool:
     return expected == numbers_as_names(len(expected)) and not all(name.isdecimal() for name in found)
 
 
-def list_numbers(found: list[str]) -> str:
+def numbering(found: list[str]) -> str:
     """Which names are taken for which numbers, for messages."""
     return listed([f"{label} is {name}" for label, name in enumerate(found)], _MOST_SHOWN)
 
@@ -53,7 +53,7 @@ def check_classes(where: str, found: list[str] | None, expected: list[str] | Non
     if found is None or expected is None:
         return
     if are_names_for_numbers(found, expected):
-        log.warning("The network knows its classes only by number. In the order of %s, %s", where, list_numbers(found))
+        log.warning("The network knows its classes only by number. In the order of %s, %s", where, numbering(found))
     if are_same_classes(found, expected):
         return
     do = "Use data with the same classes, or another model_dir."

@@ -1,1 +1,1 @@
-"""The networks: their architectures, layers and arrays."""
+"""The networks: their architectures, layers and arrays, made from options, which are checked here."""

@@ -25,8 +25,8 @@ from resnet_tpu.options.config import Config
 from resnet_tpu.parallel import distributed
 from resnet_tpu.pruning.sizes import Size, size_of
 from resnet_tpu.reports.finite import check_finite
-from resnet_tpu.training.inference.photos_seen import inherit_photos
-from resnet_tpu.training.maths.compiler_options import required_options_for
+from resnet_tpu.training.compiler_options import required_options_for
+from resnet_tpu.training.photos_seen import inherit_photos
 
 _IMAGES = 16
 """Number of random images on which the logits are compared."""

@@ -36,7 +36,6 @@ from resnet_tpu.reports.progress import TrainingProgress
 from resnet_tpu.reports.run_curves import draw_curves
 from resnet_tpu.training.agreement import agree_on
 from resnet_tpu.training.inference.evaluate import evaluate, log_metrics
-from resnet_tpu.training.inference.photos_seen import inherit_photos, remember_photos, warn_of_training_photos
 from resnet_tpu.training.input_wait import InputWait
 from resnet_tpu.training.interrupt import Interruption
 from resnet_tpu.training.kernel_choice.resolve import resolve_kernels
@@ -45,6 +44,7 @@ from resnet_tpu.training.loop_reports import LoopReports
 from resnet_tpu.training.maths.lengths import lengths_of
 from resnet_tpu.training.maths.schedule import schedule_warnings
 from resnet_tpu.training.maths.step import EvalStep, TrainStep, make_eval_step, weight_check_on
+from resnet_tpu.training.photos_seen import inherit_photos, remember_photos, warn_of_training_photos
 from resnet_tpu.training.profiler import Profiler
 from resnet_tpu.training.run import (
     check_start,
@@ -252,7 +252,7 @@ class Trainer:
                 self._evaluate(writer)
         self.checkpoints.wait()
         if is_stopping and self.step < total and self.step in self.checkpoints.steps():
-            log.info("Stopped at step %d, which is saved. Run the same again to go on.", self.step)
+            log.info("Stopped at step %d, which is saved. Start the same training again to go on.", self.step)
 
     def _log_start(self) -> None:
         """Logs a line on the run, and warns of options that have no effect or not the one that their names suggest."""

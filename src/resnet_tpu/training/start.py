@@ -45,7 +45,7 @@ class Start:
     position: int
     class_names: list[str] | None
     kernels: dict[str, Any] | None = None
-    """The checkpoint's entry on the kernels that computed it, see `kernel_setting.stored_form`."""
+    """The checkpoint's entry on the kernels that computed it, see `kernel_choice.setting.stored_form`."""
 
 
 def initial_weights(config: Config) -> Weights | None:

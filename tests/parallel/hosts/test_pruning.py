@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from resnet_tpu.checkpoints import folders, reading
 from resnet_tpu.options.config import Config
 from resnet_tpu.pruning.experiment import prune_run
 from resnet_tpu.pruning.options import Experiment
 from resnet_tpu.pruning.outcome import read_outcomes
 from resnet_tpu.reports.metrics import read_metrics
 from resnet_tpu.training.loop import train
+from tests.comparisons import all_arrays_of
 
 LAST, EARLY = 4, 2
 LEVELS = ("level_01", "level_02")
@@ -48,17 +48,13 @@ def test_two_processes_prune_as_one_with_two_devices(
         alone, together = (tmp_path / who / "seed_0" / "lr_rewinding" / level for who in ("alone", "together"))
         assert steps_and_splits(together) == steps_and_splits(alone)
     first, second = (
-        arrays(tmp_path / who / "seed_0" / "lr_rewinding" / LEVELS[0], EARLY) for who in ("alone", "together")
+        all_arrays_of(tmp_path / who / "seed_0" / "lr_rewinding" / LEVELS[0], EARLY) for who in ("alone", "together")
     )
     assert first.keys() == second.keys()
     for name in first:  # pruned from the same checkpoint
         np.testing.assert_array_equal(first[name], second[name], name)
     outcomes = read_outcomes([str(tmp_path / "together")])
     assert [round(outcome.density, 2) for outcome in outcomes] == [1.0, 0.8, 0.64]
-
-
-def arrays(model_dir: Path, step: int) -> dict[str, np.ndarray]:
-    return reading.load_named(str(model_dir / folders.CHECKPOINTS / str(step)))
 
 
 def steps_and_splits(model_dir: Path) -> list[tuple[int, str]]:

@@ -33,7 +33,7 @@ from resnet_tpu.performance.plan.compiler import devices_of, libtpu_version
 from resnet_tpu.performance.plan.lowering import lower_eval_step, lower_train_step
 from resnet_tpu.performance.plan.plan import resolve_counts
 from resnet_tpu.performance.plan.topology import find_topology
-from resnet_tpu.training.maths.compiler_options import uncached
+from resnet_tpu.training.compiler_options import uncached
 
 ARCHITECTURES[50] = dataclasses.replace(ARCHITECTURES[50], blocks_per_group=(2, 1, 1, 1))
 KINDS = r"all-reduce|all-gather|all-to-all|ragged-all-to-all|reduce-scatter|collective-\\w+|send|recv"

@@ -20,7 +20,7 @@ from resnet_tpu.performance.plan.lowering import lower_eval_step, lower_train_st
 from resnet_tpu.performance.plan.operations import bytes_of
 from resnet_tpu.performance.plan.plan import plan, resolve_counts
 from resnet_tpu.performance.plan.topology import find_topology
-from resnet_tpu.training.maths.compiler_options import uncached
+from resnet_tpu.training.compiler_options import uncached
 
 
 def is_installed() -> bool:

@@ -21,8 +21,8 @@ from resnet_tpu.performance.plan.lowering import lower_eval_step, lower_train_st
 from resnet_tpu.performance.plan.plan import plan, resolve_counts
 from resnet_tpu.performance.plan.topology import find_topology
 from resnet_tpu.recipes import SLICES, find_recipe
-from resnet_tpu.training.maths import compiler_options
-from resnet_tpu.training.maths.compiler_options import compiler_options_for, uncached
+from resnet_tpu.training import compiler_options
+from resnet_tpu.training.compiler_options import compiler_options_for, uncached
 
 pytestmark = [
     pytest.mark.tpu,

@@ -20,24 +20,24 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 def test_logs_waiting_at_once_and_then_less_and_less_often(
     clock: list[float], caplog: pytest.LogCaptureFixture
 ) -> None:
-    waiting = Patience(None)
+    patience = Patience(None)
     begun, said = clock[0], []
     with caplog.at_level(logging.INFO, logger="resnet_tpu"):
         while clock[0] < begun + 3600:
-            waiting.wait(lambda: "a letter")
+            patience.wait(lambda: "a letter")
             said += [clock[0] - begun - 1] * len(caplog.records)
             caplog.clear()
     assert said == [0, 60, 120, 240, 480, 960, 1920]
-    assert not waiting.is_over
+    assert not patience.is_over
 
 
 def test_waiting_ends_and_can_begin_again(clock: list[float], caplog: pytest.LogCaptureFixture) -> None:
-    waiting = Patience(2)
+    patience = Patience(2)
     with caplog.at_level(logging.INFO, logger="resnet_tpu"):
         for _ in range(2):
             begun = clock[0]
-            while not waiting.is_over:
-                waiting.wait(lambda: "a letter")
+            while not patience.is_over:
+                patience.wait(lambda: "a letter")
             assert clock[0] == begun + 2
-            waiting.begin()
+            patience.begin()
     assert [record.message for record in caplog.records] == ["Waiting for a letter; at most 2 s."] * 2

@@ -193,7 +193,7 @@ def check(case: Case) -> None:
             raise UserError(what, difference, f"less than {CHECK_TOLERANCE}", "Report it: one of them is wrong.")
 
 
-def _utilization(case: Case, precision: str, images_per_sec: float) -> dict[str, float]:
+def _utilisation(case: Case, precision: str, images_per_sec: float) -> dict[str, float]:
     """The model FLOPs of a step as a share of a GPU's peak; empty on other devices."""
     import jax
 
@@ -218,7 +218,7 @@ def _run(arguments: Sequence[str]) -> None:
     figures["device"] = PROGRAMS[name].device()
     if name == OURS:
         figures["kernels"] = str(choose_ours(case, precision)[2])  # without oneDNN they are others, which are slow
-        figures |= _utilization(case, precision, figures["images_per_sec"])
+        figures |= _utilisation(case, precision, figures["images_per_sec"])
     print(json.dumps(figures), flush=True)
 
 

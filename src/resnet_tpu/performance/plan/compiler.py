@@ -28,7 +28,7 @@ from resnet_tpu.performance.plan.operations import Operation, list_operations
 from resnet_tpu.performance.plan.topology import Topology
 from resnet_tpu.storage import checked_json
 from resnet_tpu.system.machine import installed_version, is_linux_x86_64
-from resnet_tpu.training.maths.compiler_options import accepted_options, compiler_options_for, uncached
+from resnet_tpu.training.compiler_options import accepted_options, compiler_options_for, uncached
 
 log = logging.getLogger(__name__)
 

@@ -18,8 +18,8 @@ from resnet_tpu.parallel.distributed import DeviceBatch
 from resnet_tpu.reports.finite import check_finite
 from resnet_tpu.reports.metrics import mean_metrics
 from resnet_tpu.reports.progress import track
+from resnet_tpu.training.compiler_options import required_options_for
 from resnet_tpu.training.inference.trained import advice_on
-from resnet_tpu.training.maths.compiler_options import required_options_for
 from resnet_tpu.training.maths.loss import l2
 from resnet_tpu.training.maths.step import EvalStep
 from resnet_tpu.training.steps_in_flight import paced

@@ -19,11 +19,11 @@ from resnet_tpu.parallel import distributed, hosts
 from resnet_tpu.reports.metrics import MetricsWriter, evaluation_at
 from resnet_tpu.training.agreement import agree_on
 from resnet_tpu.training.inference.evaluate import evaluate, log_metrics
-from resnet_tpu.training.inference.photos_seen import warn_of_training_photos
 from resnet_tpu.training.inference.trained import Trained, data_for_network, load_trained
 from resnet_tpu.training.inference.waiting import Patience
 from resnet_tpu.training.maths.lengths import lengths_of
 from resnet_tpu.training.maths.step import make_eval_step
+from resnet_tpu.training.photos_seen import warn_of_training_photos
 
 log = logging.getLogger(__name__)
 

@@ -27,9 +27,9 @@ from resnet_tpu.reports.finite import check_finite
 from resnet_tpu.reports.predictions import Predictions
 from resnet_tpu.training.agreement import agree_on
 from resnet_tpu.training.inference.evaluate import device_batches
-from resnet_tpu.training.inference.photos_seen import warn_of_training_photos
 from resnet_tpu.training.inference.trained import Trained, data_for_network, load_newest
 from resnet_tpu.training.maths.step import make_output_step
+from resnet_tpu.training.photos_seen import warn_of_training_photos
 from resnet_tpu.training.steps_in_flight import paced
 
 MOST_ROWS = 40

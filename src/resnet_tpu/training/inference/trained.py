@@ -40,9 +40,10 @@ class Trained:
 
 
 def data_for_network(data: DataConfig, network_data: DataConfig, *, also: Collection[str] = ()) -> DataConfig:
-    """The options `data`, with the image size and the number of classes in `network_data`, those of a network.
+    """The options `data` with the image size and the number of classes of the network.
 
-    `data_dir` is taken from there too if `data` has none. also: names of further options to take from there.
+    network_data: the data options that the network was trained with. `data_dir` is taken from them too if `data` has
+    none. also: names of further options to take from them.
     """
     fixed = {name: getattr(network_data, name) for name in ("image_size", "num_label_classes", *also)}
     return dataclasses.replace(data, data_dir=data.data_dir or network_data.data_dir, **fixed)

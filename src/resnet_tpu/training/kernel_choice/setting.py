@@ -9,7 +9,7 @@ from jax.sharding import Mesh
 from resnet_tpu.kernels.choose import KERNELS, why_not
 from resnet_tpu.models.network import Network
 from resnet_tpu.options.config import Config
-from resnet_tpu.training.maths.compiler_options import compiler_options_for, required_options_for
+from resnet_tpu.training.compiler_options import compiler_options_for, required_options_for
 from resnet_tpu.training.maths.step import TrainStep, train_step_of
 
 
@@ -49,6 +49,6 @@ def stored_form(setting: KernelSetting, mesh: Mesh) -> dict[str, Any]:
 
 
 def setting_from(entry: dict[str, Any]) -> KernelSetting | None:
-    """The setting in an entry of a checkpoint (see `stored_form`) or of `kernel_memory`; None if there is none."""
+    """The setting in an entry of a checkpoint (see `stored_form`) or of `memory`; None if there is none."""
     kernels, tuned = entry.get("kernels"), entry.get("tuned_compiler")
     return KernelSetting(kernels, tuned) if isinstance(kernels, str) and isinstance(tuned, bool) else None

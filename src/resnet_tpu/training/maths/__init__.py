@@ -1,1 +1,1 @@
-"""The mathematics of a step: loss, schedule, optimizer, state, and the step itself."""
+"""The mathematics of a step: loss, mixing, masking, schedule, optimizer, state, and the step itself."""

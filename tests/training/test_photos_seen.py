@@ -13,8 +13,8 @@ from resnet_tpu.checkpoints import reading
 from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.data.split import split_files
 from resnet_tpu.options.config import Config, DataConfig
-from resnet_tpu.training.inference.photos_seen import inherit_photos, remember_photos, warn_of_training_photos
 from resnet_tpu.training.loop import train
+from resnet_tpu.training.photos_seen import inherit_photos, remember_photos, warn_of_training_photos
 
 
 @pytest.fixture

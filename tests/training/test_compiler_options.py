@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from resnet_tpu.training.maths.compiler_options import accepted_options, compiler_options_for, required_options_for
+from resnet_tpu.training.compiler_options import accepted_options, compiler_options_for, required_options_for
 
 
 def test_a_training_on_a_cpu_gets_the_options_of_every_program() -> None:
