@@ -22,7 +22,8 @@ from resnet_tpu import storage
 from resnet_tpu.checkpoints import folders, reading, store
 from resnet_tpu.checkpoints.meta import config_of, make_meta
 from resnet_tpu.errors import UserError
-from resnet_tpu.options.config import Config
+from resnet_tpu.models.from_options import create_network
+from resnet_tpu.options.config import Config, ModelConfig
 
 ARRAYS = {"params": {"dense": {"kernel": jnp.arange(6.0).reshape(2, 3)}}, "step": jnp.int32(5)}
 OPTIONS = (
@@ -320,6 +321,19 @@ def test_classes_that_are_no_names_are_damage(tmp_path: Path) -> None:
         reading.read_meta(reading.find(str(tmp_path)))
     with pytest.raises(reading.DamagedCheckpointError, match=r"class_names\[1\]"):
         reading.load_all(reading.find(str(tmp_path)))
+
+
+def test_a_checkpoint_of_another_network_is_refused(tmp_path: Path) -> None:
+    narrow, wide = (
+        create_network(ModelConfig(resnet_depth=8, resnet_width=width), num_classes=2, image_size=8) for width in (4, 8)
+    )
+    params, batch_stats = narrow.init(0)
+    with store.CheckpointStore(str(tmp_path), keep=1) as checkpoints:
+        checkpoints.save(7, {"params": params, "batch_stats": batch_stats}, {})
+    path = reading.find(str(tmp_path))
+    assert reading.load_for(narrow, path).step == 7
+    with pytest.raises(UserError, match=r"^Checkpoint .*: got shape \(4,\), expected \(8,\)\. Use the options"):
+        reading.load_for(wide, path)
 
 
 def test_a_copy_under_another_name_says_what_to_call_it(saved: Path) -> None:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -295,6 +296,12 @@ def test_what_a_library_cannot_read_though_it_is_as_written_is_named(
         (tmp_path / other).symlink_to(Path(exported.path) / other)
     with pytest.raises(UserError, match=rf"^Bundle, {name}: got .*, expected {re.escape(message)}$"):
         load_classifier(dataclasses.replace(exported, path=str(tmp_path), files=files), form)
+
+
+def test_lack_of_memory_is_no_damage(exported: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("onnxruntime.InferenceSession", Mock(side_effect=MemoryError))
+    with pytest.raises(MemoryError):
+        load_classifier(exported, "onnx")
 
 
 def test_onnx_runtime_keeps_no_identifier_of_the_user(exported: Bundle, tmp_path: Path) -> None:
