@@ -20,12 +20,12 @@ import jax
 from benchmarks import script
 from resnet_tpu.errors import UserError
 from resnet_tpu.kernels.choose import choose_kernels
-from resnet_tpu.models.from_options import network_of
 from resnet_tpu.parallel import distributed
 from resnet_tpu.performance.bench.step import PRECISIONS
 from resnet_tpu.performance.bench.step_programs import Case
 from resnet_tpu.training.kernel_choice.reference import Reference
 from resnet_tpu.training.kernel_choice.setting import KernelSetting
+from resnet_tpu.training.maths.network import network_on
 
 
 def check(case: Case) -> dict[str, Any]:
@@ -38,7 +38,7 @@ def check(case: Case) -> dict[str, Any]:
     for precision in PRECISIONS:
         config = case.config(precision)
         for kernels in sorted({"plain", choose_kernels(config.model, here).name}):
-            step = KernelSetting(kernels).train_step(network_of(config, here), config, here)
+            step = KernelSetting(kernels).train_step(network_on(here, config), config, here)
             distances = reference.distances(step, here)
             wrong = reference.why_not(distances) if precision == "float32" else ""
             forms.append({"kernels": kernels, "precision": precision, **_figures(distances), "wrong": wrong})

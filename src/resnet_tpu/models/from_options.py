@@ -3,14 +3,11 @@
 import dataclasses
 from typing import Any
 
-from jax.sharding import Mesh
-
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.architecture import ARCHITECTURES, CIFAR_DEPTHS, Architecture
 from resnet_tpu.models.network import Network
 from resnet_tpu.options.config import Config, ModelConfig
 from resnet_tpu.options.fields import numbers_in
-from resnet_tpu.parallel import distributed
 
 SMALL_IMAGE_PX = 64
 """Images smaller than this would be one or two pixels wide after the ImageNet stem and four groups."""
@@ -21,14 +18,17 @@ _ONLY_POST_ACTIVATION = ("se_ratio", "drop_connect_rate")
 _ONLY_IMAGENET_STEM = ("use_resnetd_stem", "replace_stem_max_pool")
 
 
-def network_of(config: Config, mesh: Mesh | None = None) -> Network:
-    """The network of a run whose counts are resolved; `mesh` determines which images share batch-norm statistics.
+def network_of(config: Config, *, batch_norm_groups: int = 1) -> Network:
+    """The network of a run whose counts are resolved; the images of each group share batch-norm statistics.
 
     A network without a classifier has 0 classes. Raises UserError if there is no such network.
     """
-    model, num_classes = config.model, config.data.num_label_classes or 0
-    groups = 1 if mesh is None else distributed.batch_norm_groups(model, mesh.devices.size)
-    return create_network(model, num_classes=num_classes, image_size=config.data.image_size, batch_norm_groups=groups)
+    return create_network(
+        config.model,
+        num_classes=config.data.num_label_classes or 0,
+        image_size=config.data.image_size,
+        batch_norm_groups=batch_norm_groups,
+    )
 
 
 def create_network(model: ModelConfig, *, num_classes: int, image_size: int, batch_norm_groups: int = 1) -> Network:

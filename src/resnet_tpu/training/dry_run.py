@@ -8,10 +8,10 @@ from resnet_tpu.checkpoints.store import CheckpointStore
 from resnet_tpu.checkpoints.tf1_bundle import read_bundle
 from resnet_tpu.checkpoints.tf1_describe import STEP
 from resnet_tpu.checkpoints.transfer import start_from
-from resnet_tpu.models.from_options import network_of
 from resnet_tpu.options.config import Config
 from resnet_tpu.parallel import hosts
 from resnet_tpu.training.maths.lengths import lengths_of
+from resnet_tpu.training.maths.network import network_on
 from resnet_tpu.training.maths.step import train_step_of
 from resnet_tpu.training.run import check_start, describe_end, describe_run, note_on_epochs, open_run
 from resnet_tpu.training.start import check_newest, resolve_initial_weights
@@ -27,7 +27,7 @@ def dry_run(config: Config) -> str:
         if not done and (prefix := tf1.find_checkpoint(config.run.model_dir)):
             done = [int(read_bundle(prefix, [STEP]).get(STEP, 0))]
         config, weights = resolve_initial_weights(config, checkpoints)
-        network = network_of(config, mesh)
+        network = network_on(mesh, config)
         if weights is not None:
             start_from(network, weights, *network.shapes())  # for its errors
         train_step_of(network, config, mesh)

@@ -23,7 +23,6 @@ from resnet_tpu.checkpoints.store import CheckpointStore
 from resnet_tpu.data.loader.batches import train_batches
 from resnet_tpu.data.sources.source import Source
 from resnet_tpu.errors import NonFiniteError
-from resnet_tpu.models.from_options import network_of
 from resnet_tpu.models.network import Network
 from resnet_tpu.models.option_checks import options_without_effect
 from resnet_tpu.options.config import Config, require_config
@@ -42,6 +41,7 @@ from resnet_tpu.training.kernel_choice.resolve import resolve_kernels
 from resnet_tpu.training.kernel_choice.setting import stored_form
 from resnet_tpu.training.loop_reports import LoopReports
 from resnet_tpu.training.maths.lengths import lengths_of
+from resnet_tpu.training.maths.network import network_on
 from resnet_tpu.training.maths.schedule import schedule_warnings
 from resnet_tpu.training.maths.step import EvalStep, TrainStep, make_eval_step, weight_check_on
 from resnet_tpu.training.photos_seen import inherit_photos, remember_photos, warn_of_training_photos
@@ -105,7 +105,7 @@ def train(
             config, weights = resolve_initial_weights(config, checkpoints)
             if not checkpoints.steps():
                 inherit_photos(config.run.model_dir, weights.source if weights else "")
-            network = network_of(config, mesh)
+            network = network_on(mesh, config)
             trainer = Trainer(
                 config,
                 network,

@@ -12,12 +12,12 @@ from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.data.sources.image_files import FolderSource
 from resnet_tpu.data.sources.source import Source
 from resnet_tpu.errors import UserError
-from resnet_tpu.models.from_options import network_of
 from resnet_tpu.models.option_checks import check_options
 from resnet_tpu.options.config import Config
 from resnet_tpu.options.fields import steps
 from resnet_tpu.parallel import distributed, hosts
 from resnet_tpu.training.maths.lengths import kept_steps
+from resnet_tpu.training.maths.network import network_on
 from resnet_tpu.training.maths.step import train_step_of
 
 
@@ -39,7 +39,7 @@ def check_training(config: Config) -> None:
     """
     check_start(config)
     config, _, _, mesh = open_run(config)
-    train_step_of(network_of(config, mesh), config, mesh)
+    train_step_of(network_on(mesh, config), config, mesh)
 
 
 def open_run(config: Config) -> tuple[Config, Source, Source | None, Mesh]:

@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 
 from resnet_tpu.models.arrays import Arrays
-from resnet_tpu.models.from_options import create_network, network_of
+from resnet_tpu.models.from_options import create_network
 from resnet_tpu.models.network import Network
 from resnet_tpu.options.config import Config, ModelConfig, OptimizerConfig
 from resnet_tpu.parallel import distributed
 from resnet_tpu.parallel.distributed import DeviceBatch
 from resnet_tpu.training.maths.loss import cross_entropy, l2
 from resnet_tpu.training.maths.mixing import mix
+from resnet_tpu.training.maths.network import network_on
 from resnet_tpu.training.maths.schedule import standard_boundaries, step_decay
 from resnet_tpu.training.maths.state import TrainState, create_state
 from resnet_tpu.training.maths.step import (
@@ -218,7 +219,7 @@ def test_runs_share_a_step_unless_they_differ_in_an_option_that_changes_it() -> 
 
     def step_of(**changes: Any) -> TrainStep:
         changed = config.replace(**changes)
-        return train_step_of(network_of(changed, mesh), changed, mesh)
+        return train_step_of(network_on(mesh, changed), changed, mesh)
 
     first = step_of()
     for unimportant in ({"model_dir": "elsewhere"}, {"save_checkpoints_steps": 2}, {"lottery_checkpoint_iters": "1"}):

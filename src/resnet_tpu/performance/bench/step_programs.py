@@ -105,11 +105,11 @@ def make_ours(case: Case, precision: str) -> tuple[Any, Step]:
     """(initial parameters, a step on one device) of resnet-tpu, computed as `train` would here."""
     import jax
 
-    from resnet_tpu.models.from_options import network_of
+    from resnet_tpu.training.maths.network import network_on
     from resnet_tpu.training.maths.state import create_state
 
     config, mesh, setting = choose_ours(case, precision)
-    network = network_of(config, mesh)
+    network = network_on(mesh, config)
     state = create_state(network, config.optimizer, seed=0)
     params = jax.device_get(state.params)
     train_step = setting.train_step(network, config, mesh)

@@ -7,11 +7,11 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from resnet_tpu.models.from_options import network_of
 from resnet_tpu.options.config import Config
 from resnet_tpu.parallel import distributed
 from resnet_tpu.parallel.distributed import DeviceBatch
 from resnet_tpu.training.kernel_choice.setting import KernelSetting
+from resnet_tpu.training.maths.network import network_on
 from resnet_tpu.training.maths.state import start_state
 from resnet_tpu.training.maths.step import make_eval_step, train_step_of
 
@@ -21,7 +21,7 @@ def lower_train_step(config: Config, mesh: Mesh, setting: KernelSetting | None =
 
     setting: how the step is computed; None: as the options say, see `train_step_of`.
     """
-    network = network_of(config, mesh)
+    network = network_on(mesh, config)
     step: Any = (setting.train_step if setting else train_step_of)(network, config, mesh)
     state = jax.eval_shape(functools.partial(start_state, config.optimizer), *network.shapes())
     state = distributed.with_sharding(state, distributed.replicated(mesh))
@@ -30,7 +30,7 @@ def lower_train_step(config: Config, mesh: Mesh, setting: KernelSetting | None =
 
 def lower_eval_step(config: Config, mesh: Mesh) -> jax.stages.Lowered:
     """One step of evaluation."""
-    network = network_of(config, mesh)
+    network = network_on(mesh, config)
     step: Any = make_eval_step(network, config.optimizer, device=mesh.devices.flat[0])
     params, batch_stats = distributed.with_sharding(network.shapes(), distributed.replicated(mesh))
     return step.lower(params, batch_stats, _batch(config, eval_batch_size(config, mesh.devices.size), mesh))

@@ -15,13 +15,13 @@ from resnet_tpu.data.loader.cache import is_cached
 from resnet_tpu.data.loader.order import random_at
 from resnet_tpu.data.pixels.decode import train_image
 from resnet_tpu.data.sources.source import Source
-from resnet_tpu.models.from_options import network_of
 from resnet_tpu.options.config import Config, DataConfig
 from resnet_tpu.reports.metrics import read_metrics
 from resnet_tpu.system.cpu_time import cpu_secs_of_family, cpu_secs_per_core
 from resnet_tpu.system.machine import num_cores
 from resnet_tpu.training.kernel_choice.reference import random_batch, random_state
 from resnet_tpu.training.kernel_choice.resolve import resolve_kernels
+from resnet_tpu.training.maths.network import network_on
 
 _MOST_PER_CPU = 32
 """Images per step when measuring on a CPU: the speed hardly depends on it, and a batch of 1024 would take minutes."""
@@ -87,7 +87,7 @@ def measure_step(config: Config, mesh: Mesh, *, seconds: float) -> float:
     if mesh.devices.flat[0].platform == "cpu":
         parts = mesh.devices.size * config.optimizer.gradient_accumulation_steps
         config = config.replace(train_batch_size=min(config.train.train_batch_size, _MOST_PER_CPU * parts))
-    step = resolve_kernels(config, mesh, None).train_step(network_of(config, mesh), config, mesh)
+    step = resolve_kernels(config, mesh, None).train_step(network_on(mesh, config), config, mesh)
     batch = random_batch(config, mesh)
     durations: list[float] = []
     state, _ = jax.block_until_ready(step(random_state(config, mesh), batch))

@@ -8,11 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from resnet_tpu.models.from_options import network_of
 from resnet_tpu.models.kernel_table import PLAIN
 from resnet_tpu.options.config import Config
 from resnet_tpu.parallel import distributed
 from resnet_tpu.parallel.distributed import DeviceBatch
+from resnet_tpu.training.maths.network import network_on
 from resnet_tpu.training.maths.state import TrainState, start_state
 from resnet_tpu.training.maths.step import TrainStep, train_step_of
 
@@ -27,7 +27,7 @@ class Reference:
         """config: of a run whose options are resolved."""
         self._config = config
         self._mesh = mesh
-        self._step = train_step_of(network_of(config, mesh), config, mesh, kernels=PLAIN, tuned_compiler=False)
+        self._step = train_step_of(network_on(mesh, config), config, mesh, kernels=PLAIN, tuned_compiler=False)
         self._plain = self._gradients(self._step, mesh)
         self._noisy: list[list[float]] = []
         self._draw(_FEW)
@@ -82,7 +82,7 @@ def random_state(config: Config, mesh: Mesh, last_bit: float = 0.0, seed: int = 
     Its step is 1: the momentum of LARS holds the learning rate, which is 0 at step 0 and would hide everything.
     last_bit: the fraction by which every weight is raised or lowered, drawn from `seed`.
     """
-    params, batch_stats = network_of(config, mesh).init(0)
+    params, batch_stats = network_on(mesh, config).init(0)
     leaves, structure = jax.tree.flatten(params)
     rng, noise = np.random.default_rng(0), np.random.default_rng(seed)
     changed = [leaf + 0.1 * rng.standard_normal(leaf.shape, np.float32) if leaf.ndim == 1 else leaf for leaf in leaves]

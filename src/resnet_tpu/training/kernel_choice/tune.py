@@ -13,7 +13,6 @@ from jax.sharding import Mesh
 from resnet_tpu.checkpoints.transfer import with_options_of_weights
 from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.errors import UserError, first_line
-from resnet_tpu.models.from_options import network_of
 from resnet_tpu.models.option_checks import check_options
 from resnet_tpu.options.config import Config
 from resnet_tpu.parallel import distributed, hosts
@@ -21,6 +20,7 @@ from resnet_tpu.reports.progress import track
 from resnet_tpu.training.kernel_choice.memory import remember
 from resnet_tpu.training.kernel_choice.reference import Reference, random_batch, random_state
 from resnet_tpu.training.kernel_choice.setting import KernelSetting, candidates
+from resnet_tpu.training.maths.network import network_on
 from resnet_tpu.training.maths.step import TrainStep
 from resnet_tpu.training.run import fill_in_counts
 from resnet_tpu.training.start import initial_weights
@@ -46,7 +46,7 @@ def tune(config: Config, mesh: Mesh) -> tuple[KernelSetting, list[Trial]]:
     Returns (the fastest, all trials). A setting that does not compile, does not fit in memory or does not agree with
     the plain layers is left out. The images are random. With several hosts, all must call this; the first decides.
     """
-    reference, network = Reference(config, mesh), network_of(config, mesh)
+    reference, network = Reference(config, mesh), network_on(mesh, config)
     every = candidates(config, mesh)
     trials, steps = [], {}
     for setting in track(every, "verify kernels", len(every)):

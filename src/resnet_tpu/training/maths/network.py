@@ -1,0 +1,16 @@
+"""The network that a training on several devices computes."""
+
+from jax.sharding import Mesh
+
+from resnet_tpu.models.from_options import network_of
+from resnet_tpu.models.network import Network
+from resnet_tpu.options.config import Config
+from resnet_tpu.parallel import distributed
+
+
+def network_on(mesh: Mesh, config: Config) -> Network:
+    """The network of a run whose counts are resolved, with batch norm in groups of the devices of `mesh`.
+
+    Raises UserError if there is no such network, or the devices cannot be divided into such groups.
+    """
+    return network_of(config, batch_norm_groups=distributed.batch_norm_groups(config.model, mesh.devices.size))
