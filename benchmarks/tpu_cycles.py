@@ -1,9 +1,10 @@
 """The ResNet-50 training step vs. flax's ImageNet example on several TPU generations. Compiler estimates, no TPU.
 
 Both steps are compiled for the smallest slice of each generation, at 224 px, in bfloat16, with batch norm per replica.
-The figure is the sum of the compiler's cycles over the operations of a step. Ours uses compiler options
-(training/compiler_options.py); flax's example has none as published, or ours with --same_options. Needs libtpu
-(pip install 'resnet-tpu[plan]'), and some minutes per step the first time; compiled programs are cached.
+The figure is the sum of the compiler's cycles over the operations of a step. Ours has the kernels `fused` and compiler
+options (training/compiler_options.py), which `resnet-tpu tune` tries on a TPU; flax's example has none as published, or
+ours with --same_options. Needs libtpu (pip install 'resnet-tpu[plan]'), and some minutes per step the first time;
+compiled programs are cached.
 """
 
 import argparse
@@ -66,6 +67,7 @@ def estimate(name: str, images: int, same_options: bool) -> dict[str, object]:
     from resnet_tpu.performance.plan.lowering import lower_train_step
     from resnet_tpu.performance.plan.topology import find_topology
     from resnet_tpu.training.compiler_options import compiler_options_for
+    from resnet_tpu.training.kernel_choice.setting import KernelSetting
 
     topology = find_topology(name)
     mesh = mesh_of(devices_of(topology))
@@ -78,9 +80,9 @@ def estimate(name: str, images: int, same_options: bool) -> dict[str, object]:
     )
     peer, shapes = flax_step.train_step(mesh, images)
     lowered: Any = peer
-    ours = compile_step(lower_train_step(config, mesh), topology).cycles
-    options = compiler_options_for(mesh.devices.flat[0]) if same_options else None
-    theirs = compile_step(lowered.lower(*shapes), topology, options=options).cycles
+    options = compiler_options_for(mesh.devices.flat[0])
+    ours = compile_step(lower_train_step(config, mesh, KernelSetting("fused")), topology, options=options).cycles
+    theirs = compile_step(lowered.lower(*shapes), topology, options=options if same_options else None).cycles
     seconds = ours / topology.generation.clock
     flops = 3 * 2 * FORWARD_MULTIPLY_ADDS * images
     cells: list[object] = [

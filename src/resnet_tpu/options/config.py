@@ -210,7 +210,7 @@ class ModelConfig:
         "auto",
         "How training computes the layers. plain: one by one, by XLA. cpu: with the library in C. gpu: with fewer "
         "passes over memory. fused: each norm together with the layer next to it. auto: what `resnet-tpu tune` found "
-        "to be fastest; without that, cpu on a CPU that has it, fused on TPUs in bfloat16, else plain.",
+        "to be fastest; without that, cpu on a CPU that has it, else plain.",
     )
     batch_norm_scope: Literal["replica", "global"] = option(
         "replica",

@@ -34,6 +34,7 @@ from resnet_tpu.performance.plan.lowering import lower_eval_step, lower_train_st
 from resnet_tpu.performance.plan.plan import resolve_counts
 from resnet_tpu.performance.plan.topology import find_topology
 from resnet_tpu.training.compiler_options import uncached
+from resnet_tpu.training.kernel_choice.setting import KernelSetting
 
 ARCHITECTURES[50] = dataclasses.replace(ARCHITECTURES[50], blocks_per_group=(2, 1, 1, 1))
 KINDS = r"all-reduce|all-gather|all-to-all|ragged-all-to-all|reduce-scatter|collective-\\w+|send|recv"
@@ -47,11 +48,17 @@ for name in ("v3:2x2", "v5e:2x2"):
             train_batch_size=batch_size, eval_batch_size=batch_size,
         )
     )
-    for lower in (lower_train_step, lower_eval_step):
+    tuned = KernelSetting("fused", tuned_compiler=True)
+    steps = {
+        "training": lower_train_step(config, mesh),
+        "tuned training": lower_train_step(config, mesh, tuned),
+        "evaluation": lower_eval_step(config, mesh),
+    }
+    for title, step in steps.items():
         with uncached():
-            text = lower(config, mesh).compile().as_text()
+            text = step.compile().as_text()
         between = re.findall(rf" ({KINDS})(?:-start)?\\(", text)
-        found[f"{name} {lower.__name__}"] = sorted(set(between))
+        found[f"{name} {title}"] = sorted(set(between))
 print(json.dumps(found))
 """
 
@@ -74,5 +81,5 @@ def test_devices_send_each_other_sums_alone(libtpu: Path | None) -> None:
     assert done.returncode == 0, done.stderr[-4000:]
     found = json.loads(done.stdout)
     assert found.pop("libtpu") == (libtpu.name if libtpu else libtpu_version())
-    assert len(found) == 4
+    assert len(found) == 6
     assert all(kinds == ["all-reduce"] for kinds in found.values()), found

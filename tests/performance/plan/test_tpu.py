@@ -23,6 +23,7 @@ from resnet_tpu.performance.plan.topology import find_topology
 from resnet_tpu.recipes import SLICES, find_recipe
 from resnet_tpu.training import compiler_options
 from resnet_tpu.training.compiler_options import compiler_options_for, uncached
+from resnet_tpu.training.kernel_choice.setting import KernelSetting
 
 pytestmark = [
     pytest.mark.tpu,
@@ -142,7 +143,7 @@ def test_an_option_that_the_compiler_does_not_know_is_left_out(
     kind = mesh.devices.flat[0].device_kind
     monkeypatch.setitem(compiler_options._BY_KIND, kind, {"xla_tpu_no_such_option": "1"})
     with uncached():
-        assert lower_train_step(TINY, mesh).compile().as_text()
+        assert lower_train_step(TINY, mesh, KernelSetting("plain", tuned_compiler=True)).compile().as_text()
     assert compile_step(lower_eval_step(TINY, mesh), topology, options={"xla_tpu_nor_this_one": "1"}).operations
     assert caplog.text.count("xla_tpu_no_such_option=1") == 1
     assert caplog.text.count("xla_tpu_nor_this_one=1") == 1

@@ -81,7 +81,7 @@ def test_the_labels_are_of_the_program_that_was_traced(tuned: bool, monkeypatch:
     class LoweredError(Exception):
         pass
 
-    def train_step_of(*_: Any, kernels: Any, tuned_compiler: bool = True) -> None:
+    def train_step_of(*_: Any, kernels: Any, tuned_compiler: bool) -> None:
         raise LoweredError(tuned_compiler)
 
     for name in ("train", "publish", "find_trace", "read_trace"):

@@ -220,7 +220,10 @@ def test_a_training_goes_on_with_the_kernels_of_its_checkpoint(
     train(config)
     path = reading.find(config.run.model_dir)
     before = reading.read_meta(path)["kernels"]
-    assert before == {"kernels": "fused", "tuned_compiler": True, "device": "cpu"}
+    assert before == {"kernels": "fused", "tuned_compiler": False, "device": "cpu"}
+    assert resolve_kernels(CONFIG, CPU, before | {"tuned_compiler": True}) == KernelSetting(
+        "fused"
+    )  # as stored before 30 November 2026
     with caplog.at_level(logging.INFO):
         train(config.replace(kernels="auto", train_steps=4))
         assert "Kernels: fused (as before)" in caplog.text
@@ -236,10 +239,10 @@ def test_a_training_goes_on_with_the_kernels_of_its_checkpoint(
 
 
 def test_plain_is_taken_unless_another_gains() -> None:
-    plain, fused, other = KernelSetting("plain"), KernelSetting("fused"), KernelSetting("fused", tuned_compiler=False)
+    plain, fused, other = KernelSetting("plain"), KernelSetting("fused"), KernelSetting("fused", tuned_compiler=True)
     assert fastest([Trial(plain, 10.1), Trial(fused, 10.0), Trial(other, left_out="no")]) == plain
     assert fastest([Trial(plain, 10.5), Trial(fused, 10.0), Trial(other, 9.0)]) == other
-    with pytest.raises(UserError, match=r"^Kernels: got plain: no memory; fused, the compiler's own options: no, expe"):
+    with pytest.raises(UserError, match=r"^Kernels: got plain: no memory; fused, with compiler options: no, exp"):
         fastest([Trial(plain, left_out="no memory"), Trial(other, left_out="no")])
 
 
@@ -279,5 +282,5 @@ def test_prints_why_a_setting_is_left_out(capsys: pytest.CaptureFixture[str], mo
 
 @pytest.mark.long
 def test_a_setting_survives_the_journey_through_a_checkpoint() -> None:
-    for setting in (KernelSetting("fused"), KernelSetting("gpu", tuned_compiler=False)):
+    for setting in (KernelSetting("fused"), KernelSetting("gpu", tuned_compiler=True)):
         assert setting_from(json.loads(json.dumps(dataclasses.asdict(setting)))) == setting

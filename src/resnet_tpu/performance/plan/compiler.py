@@ -28,7 +28,7 @@ from resnet_tpu.performance.plan.operations import Operation, list_operations
 from resnet_tpu.performance.plan.topology import Topology
 from resnet_tpu.storage import checked_json
 from resnet_tpu.system.machine import installed_version, is_linux_x86_64
-from resnet_tpu.training.compiler_options import accepted_options, compiler_options_for, uncached
+from resnet_tpu.training.compiler_options import accepted_options, uncached
 
 log = logging.getLogger(__name__)
 
@@ -188,8 +188,7 @@ def _needed(message: str) -> int | None:
 
 
 def _cache_file(lowered: jax.stages.Lowered, topology: Topology, options: Mapping[str, str]) -> Path:
-    jitted = compiler_options_for(devices_of(topology)[0])  # not contained in the program's text
-    key = "\n".join([str(FORMAT), compiler_of(topology), topology.name, f"{jitted} {options}", lowered.as_text()])
+    key = "\n".join([str(FORMAT), compiler_of(topology), topology.name, str(options), lowered.as_text()])
     return Path(storage.cache_dir()) / "plan" / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
 
 

@@ -9,13 +9,7 @@ from resnet_tpu.kernels.choose import choose_kernels, why_not
 from resnet_tpu.options.config import Config
 from resnet_tpu.parallel import hosts
 from resnet_tpu.training.kernel_choice.memory import recall
-from resnet_tpu.training.kernel_choice.setting import (
-    KernelSetting,
-    candidates,
-    is_on_accelerator,
-    setting_from,
-    stored_form,
-)
+from resnet_tpu.training.kernel_choice.setting import KernelSetting, is_on_accelerator, setting_before
 from resnet_tpu.training.kernel_choice.tune import tune
 from resnet_tpu.training.maths.lengths import lengths_of
 
@@ -29,12 +23,13 @@ def resolve_kernels(config: Config, mesh: Mesh, previous: dict[str, Any] | None)
 
     With `kernels=auto` it is the first of these that exists: the setting of the checkpoint it resumes from, `previous`
     (see `stored_form`), if that was for such devices; the fastest when such a step was timed here; on a TPU or GPU and
-    for a long enough run, the fastest when timed now; the setting of `choose_kernels`.
+    for a long enough run, the fastest when timed now; the kernels of `choose_kernels`.
     """
-    setting, why = _choose(config, mesh, previous)
+    before = setting_before(previous or {}, config, mesh)
+    setting, why = _choose(config, mesh, before)
     if hosts.is_first():
         log.info("Kernels: %s%s", setting, f" ({why})" if why else "")
-        if previous is not None and previous != stored_form(setting, mesh):
+        if previous is not None and setting != before:
             log.warning(
                 "Previously, the kernels were %s on %s: results will agree except for rounding.",
                 previous.get("kernels"), previous.get("device"),
@@ -42,13 +37,13 @@ def resolve_kernels(config: Config, mesh: Mesh, previous: dict[str, Any] | None)
     return setting
 
 
-def _choose(config: Config, mesh: Mesh, previous: dict[str, Any] | None) -> tuple[KernelSetting, str]:
+def _choose(config: Config, mesh: Mesh, before: KernelSetting | None) -> tuple[KernelSetting, str]:
+    """The setting, and why it is chosen if that is worth saying."""
     default = KernelSetting(choose_kernels(config.model, mesh).name)
     if config.model.kernels != "auto":
         return default, ""
-    setting = setting_from(previous or {})
-    if setting in candidates(config, mesh) and stored_form(setting, mesh) == previous:
-        return setting, "as before"
+    if before:
+        return before, "as before"
     if remembered := recall(config, mesh):
         return remembered, "the fastest when they were timed here"
     if not is_on_accelerator(mesh):

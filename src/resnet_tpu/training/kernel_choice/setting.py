@@ -18,11 +18,12 @@ class KernelSetting:
     """The kernels of a training step, and whether the compiler is tuned."""
 
     kernels: str
-    tuned_compiler: bool = True
-    """Whether to set the compiler options that make such devices faster, by the compiler's own estimate."""
+    tuned_compiler: bool = False
+    """Whether to set the compiler options that make such devices faster, by the compiler's own estimate. No device has
+    confirmed it, so this is only ever chosen by `tune`."""
 
     def __str__(self) -> str:
-        return self.kernels + ("" if self.tuned_compiler else ", the compiler's own options")
+        return self.kernels + (", with compiler options" if self.tuned_compiler else "")
 
     def train_step(self, network: Network, config: Config, mesh: Mesh) -> TrainStep:
         """The training step of a run whose options are resolved, with these kernels and compiler options."""
@@ -32,10 +33,9 @@ class KernelSetting:
 
 def candidates(config: Config, mesh: Mesh) -> list[KernelSetting]:
     """All settings that are possible on such devices, the plain one first."""
-    device = mesh.devices.flat[0]
     names = [name for name in KERNELS if not why_not(name, config.model.precision, mesh)]
-    has_options = compiler_options_for(device) != required_options_for(device)
-    return [KernelSetting(name, tuned) for name in names for tuned in ((False, True) if has_options else (True,))]
+    tunings = (False, True) if _has_options(mesh) else (False,)
+    return [KernelSetting(name, tuned) for name in names for tuned in tunings]
 
 
 def is_on_accelerator(mesh: Mesh) -> bool:
@@ -48,7 +48,23 @@ def stored_form(setting: KernelSetting, mesh: Mesh) -> dict[str, Any]:
     return {**dataclasses.asdict(setting), "device": mesh.devices.flat[0].device_kind}
 
 
+def setting_before(entry: dict[str, Any], config: Config, mesh: Mesh) -> KernelSetting | None:
+    """The setting in the entry of a checkpoint (see `stored_form`), if it was for such devices and they can run it."""
+    setting = setting_from(entry)
+    if not setting or entry.get("device") != mesh.devices.flat[0].device_kind:
+        return None
+    if not _has_options(mesh):  # where there are none, the checkpoints from before 30 November 2026 say True
+        setting = KernelSetting(setting.kernels)
+    return setting if setting in candidates(config, mesh) else None
+
+
 def setting_from(entry: dict[str, Any]) -> KernelSetting | None:
     """The setting in an entry of a checkpoint (see `stored_form`) or of `memory`; None if there is none."""
     kernels, tuned = entry.get("kernels"), entry.get("tuned_compiler")
     return KernelSetting(kernels, tuned) if isinstance(kernels, str) and isinstance(tuned, bool) else None
+
+
+def _has_options(mesh: Mesh) -> bool:
+    """Whether there are compiler options for such devices besides those that every program needs."""
+    device = mesh.devices.flat[0]
+    return compiler_options_for(device) != required_options_for(device)

@@ -43,7 +43,7 @@ def normalize(images: jax.Array, model: ModelConfig) -> jax.Array:
 
 
 def train_step_of(
-    network: Network, config: Config, mesh: Mesh, *, kernels: Kernels | None = None, tuned_compiler: bool = True
+    network: Network, config: Config, mesh: Mesh, *, kernels: Kernels | None = None, tuned_compiler: bool = False
 ) -> TrainStep:
     """The step of a run whose options are resolved, on the devices of `mesh`; see `make_train_step`.
 
@@ -83,7 +83,7 @@ def make_train_step(
     total_steps: int = 1,
     num_devices: int = 1,
     device: Any = None,
-    tuned_compiler: bool = True,
+    tuned_compiler: bool = False,
 ) -> TrainStep:
     """(state, batch) -> (next state, metrics), jitted; the memory of the given state is donated.
 
@@ -92,7 +92,7 @@ def make_train_step(
     With `gradient_accumulation_steps` the batch, sharded over `num_devices`, is processed in that many parts: the
     update is that of the whole batch, but each part has its own batch-norm statistics. `total_steps`: the length of the
     run, for quantities that grow over its course. `device`: one of those that the step runs on; default: the first one.
-    `tuned_compiler`: whether to set the compiler options that make such devices faster, by the compiler's estimate.
+    `tuned_compiler`: whether to set the compiler options of `compiler_options_for`.
     """
     optimizer, factors = make_optimizer(config), learning_rate_factors(network, config)
     is_mixed = config.mixup_alpha > 0 or config.cutmix_alpha > 0
