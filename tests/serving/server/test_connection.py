@@ -172,6 +172,38 @@ def test_what_is_malformed_is_told_so_and_hides_no_second_request(server: "Serve
     )
 
 
+@pytest.mark.parametrize(
+    ("size", "count", "message"),
+    [
+        (1, 1000, "Request: got a body that is not JSON"),
+        (1, 1001, "Request: got 1001 chunks for the first 1001 bytes of a body, expected at most 1000, or 64 bytes"),
+        (63, 1001, "Request: got 1001 chunks for"),
+        (64, 5000, "Request: got a body that is not JSON"),
+    ],
+)
+def test_a_body_in_tiny_chunks_is_refused(server: "Server", size: int, count: int, message: str) -> None:
+    """Each chunk costs as much time as a read of 64 KiB, in which no other client is answered."""
+    chunks = b"%x\r\n%b\r\n" % (size, b" " * size) * count
+    assert error(server.ask(request(LAST + CHUNKED, chunks + b"0\r\n\r\n"))).startswith(message)
+
+
+def test_tiny_chunks_after_the_answer_end_the_connection(server: "Server") -> None:
+    piece = b"1\r\n \r\n" * 10_000
+    with server.connect() as connection:
+        connection.sendall(request(CHUNKED, path="/nowhere"))
+        received = connection.recv(65536)
+        with contextlib.suppress(ConnectionError):
+            connection.sendall(piece)
+            while chunk := connection.recv(65536):
+                received += chunk
+    assert codes(received) == [404]
+
+
+def test_the_chunks_of_each_body_are_counted_anew(server: "Server") -> None:
+    asked = request(CHUNKED, b"1\r\n \r\n" * 500 + b"0\r\n\r\n")
+    assert codes(server.ask(asked * 3 + get(LAST))) == [400] * 3 + [200]
+
+
 def test_a_malformed_end_of_a_body_after_its_answer_is_closed_quietly(server: "Server") -> None:
     with server.connect() as connection:
         connection.sendall(request(CHUNKED, b"1\r\n", path="/nowhere"))

@@ -1,4 +1,4 @@
-"""HTTP connections, with limits on their number and on the time of a request."""
+"""HTTP connections, with limits on their number, on the time of a request and on the work that its bytes may cause."""
 
 import asyncio
 import sys
@@ -13,6 +13,12 @@ from resnet_tpu.serving.server.options import ServeOptions
 
 MAX_HEAD = 64 * 1024
 """Most bytes of a request's first line and headers, and of one read: h11 limits only a head that is incomplete."""
+
+_FREE_CHUNKS, _CHUNK_BYTES = 1000, 64
+"""A body may have this many chunks of any size; one of more must have this many bytes in each, on average.
+
+h11 needs as much time for a chunk of one byte as for one of 64 KiB, and meanwhile nobody else is answered.
+"""
 
 _LINGER_SECONDS = 1.0
 """Time for a client to read why its connection is refused."""
@@ -36,6 +42,7 @@ class _BoundedProtocol(H11Protocol):
     deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
+        self.conn = _FewChunks(h11.SERVER, MAX_HEAD)
         self.lingering = _LingeringTransport(transport, self._is_client_sending)
         super().connection_made(cast("asyncio.Transport", self.lingering))
         transport.max_size = MAX_HEAD
@@ -73,7 +80,8 @@ class _BoundedProtocol(H11Protocol):
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             refused = sys.exception()
             is_large = isinstance(refused, h11.RemoteProtocolError) and refused.error_status_hint == 431
-            self.transport.write(_too_large() if is_large else _last_answer(b"400 Bad Request", msg))
+            reason = str(refused) if isinstance(refused, _SmallChunksError) else msg
+            self.transport.write(_too_large() if is_large else _last_answer(b"400 Bad Request", reason))
             self.on_refusal(431 if is_large else 400)
         self.transport.close()
 
@@ -108,6 +116,31 @@ class _BoundedProtocol(H11Protocol):
             return False
         is_between = self.cycle is not None and self.conn.our_state is h11.IDLE and not self.conn.trailing_data[0]
         return is_between and not self.transport.get_write_buffer_size()
+
+
+class _SmallChunksError(h11.RemoteProtocolError):
+    """A body comes in too many too small chunks."""
+
+
+class _FewChunks(h11.Connection):
+    """h11's connection, with a limit on the number of chunks in a body."""
+
+    num_chunks = num_bytes = 0
+    """Those of the current body that have arrived whole, and the bytes that have arrived."""
+
+    def next_event(self) -> Any:
+        """The next event. Raises h11.RemoteProtocolError, also if the body has too many chunks for its size."""
+        event = super().next_event()
+        if isinstance(event, h11.Request):
+            self.num_chunks = self.num_bytes = 0
+        elif isinstance(event, h11.Data):
+            self.num_chunks += event.chunk_end
+            self.num_bytes += len(event.data)
+            if self.num_chunks > _FREE_CHUNKS and self.num_bytes < _CHUNK_BYTES * self.num_chunks:
+                got = f"{self.num_chunks} chunks for the first {self.num_bytes} bytes of a body"
+                expected = f"at most {_FREE_CHUNKS}, or {_CHUNK_BYTES} bytes in each on average"
+                raise _SmallChunksError(f"Request: got {got}, expected {expected}. Send it in larger ones.")
+        return event
 
 
 class _LingeringTransport:

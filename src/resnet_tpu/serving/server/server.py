@@ -18,7 +18,7 @@ from fastapi import FastAPI
 from resnet_tpu.errors import UserError
 from resnet_tpu.serving.server import images
 from resnet_tpu.serving.server.app import make_app
-from resnet_tpu.serving.server.connection import MAX_HEAD, bounded_protocol
+from resnet_tpu.serving.server.connection import bounded_protocol
 from resnet_tpu.serving.server.gate import State
 from resnet_tpu.serving.server.metrics import Metrics
 from resnet_tpu.serving.server.models import Loader, load_models
@@ -110,7 +110,6 @@ class _Server(uvicorn.Server):
             uvicorn.Config(
                 app,
                 http=bounded_protocol(options, metrics.count_refusal),
-                h11_max_incomplete_event_size=MAX_HEAD,
                 loop="asyncio",  # closes the listener at once, see `shutdown`
                 ws="none",
                 log_config=None,
