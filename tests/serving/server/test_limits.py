@@ -145,6 +145,30 @@ def test_connections_are_bounded(server: "Server", client: httpx.Client) -> None
     assert count(client, too_many) >= before + 5
 
 
+def test_a_busy_server_still_says_that_it_is_alive(server: "Server", images: list[bytes]) -> None:
+    def asks(method: str, path: str) -> bytes:
+        return f"{method} {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
+
+    idle = [server.connect() for _ in range(20)]
+    for connection in idle:
+        connection.sendall(asks("GET", "/health"))  # without any request it would be closed after a few seconds
+        assert connection.recv(1000).startswith(b"HTTP/1.1 200 ")
+    welcome = [("GET", "/health/live"), ("HEAD", "/health/ready"), ("GET", "/health"), ("GET", "/metrics")]
+    for method, path in welcome * 10:  # more than there are connections: each is closed after its answer
+        assert server.ask(asks(method, path)).startswith(b"HTTP/1.1 200 ")
+    assert server.ask(asks("GET", "/health/live") * 2).count(b"HTTP/1.1") == 1
+    post = f"POST {PREDICT} HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n".encode()
+    half = asks("GET", "/health")[:15]
+    for refused in (asks("GET", "/v1/models"), post, half, b"\0", b""):
+        assert server.ask(refused).startswith(b"HTTP/1.1 503 ")
+    answer = httpx.post(server.url + PREDICT, content=instances(images[0]))
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+    assert "got one connection too many, expected at most 20" in answer.json()["error"]
+    for connection in idle:
+        connection.close()
+    wait_until(lambda: httpx.post(server.url + PREDICT, content=instances(images[0])).status_code == 200)
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit of another process is set")
 def test_more_connections_than_files_that_it_may_open_wait_and_are_logged_once(
     export_dir: object, start_server: "StartServer"

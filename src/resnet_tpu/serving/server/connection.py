@@ -20,8 +20,11 @@ _FREE_CHUNKS, _CHUNK_BYTES = 1000, 64
 h11 needs as much time for a chunk of one byte as for one of 64 KiB, and meanwhile nobody else is answered.
 """
 
+_WELCOME = (b"GET /health", b"HEAD /health", b"GET /metrics")
+"""How requests begin that are answered on any number of connections: a busy server is alive, and can be watched."""
+
 _LINGER_SECONDS = 1.0
-"""Time for a client to read why its connection is refused."""
+"""Time for a client on a connection too many to send its request, and then to read why it is refused."""
 
 
 def bounded_protocol(options: ServeOptions, refuse: Callable[[int], object]) -> type[asyncio.Protocol]:
@@ -40,6 +43,7 @@ class _BoundedProtocol(H11Protocol):
     limits: ServeOptions
     on_refusal: Callable[[int], object]
     deadline: asyncio.TimerHandle | None = None
+    is_surplus = False  # one connection too many
 
     def connection_made(self, transport: Any) -> None:
         self.conn = _FewChunks(h11.SERVER, MAX_HEAD)
@@ -48,10 +52,8 @@ class _BoundedProtocol(H11Protocol):
         transport.max_size = MAX_HEAD
         if len(self.connections) > self.limits.max_connections:
             self.connections.discard(self)
-            transport.write(_too_many(self.limits.max_connections))
-            self.on_refusal(503)
-            self.lingering.linger()
-            self.deadline = self.loop.call_later(_LINGER_SECONDS, transport.abort)
+            self.is_surplus = True
+            self.deadline = self.loop.call_later(_LINGER_SECONDS, self._refuse)
         else:
             self._give_time()
 
@@ -62,6 +64,9 @@ class _BoundedProtocol(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing():
+            return
+        if self.is_surplus:
+            self._serve_surplus(data)
             return
         if self._is_idle() or self._is_unused():
             self._give_time()
@@ -91,6 +96,25 @@ class _BoundedProtocol(H11Protocol):
             super().shutdown()
         if self.transport.is_closing():
             self.transport.close()
+
+    def _serve_surplus(self, data: bytes) -> None:
+        """Answers one request that is always welcome, if its head arrives in one piece; refuses any other."""
+        if self.cycle is None and data.startswith(_WELCOME):
+            self._give_time()
+            super().data_received(data)
+        if self.cycle is not None:
+            self.shutdown()
+        elif not self.transport.is_closing():
+            self._refuse()
+
+    def _refuse(self) -> None:
+        """Answers that this is one connection too many, and closes it as soon as the client can have read that."""
+        if self.deadline is not None:
+            self.deadline.cancel()
+        self.transport.write(_too_many(self.limits.max_connections))
+        self.on_refusal(503)
+        self.lingering.linger()
+        self.deadline = self.loop.call_later(_LINGER_SECONDS, self.transport.abort)
 
     def _give_time(self) -> None:
         """Restarts the time for a request and its answer. The application has less time, so that it answers first."""

@@ -45,7 +45,9 @@ class ServeOptions:
     max_image_megapixels: float = option(50.0, "Largest image, in million pixels.", at_least=0, at_most=178)
     max_images_per_request: int = option(128, "Most images in one request.", at_least=1)
     max_queue: int = option(512, "Most images that may wait for one model; more are answered 503.", at_least=1)
-    max_connections: int = option(1000, "Most connections at a time; more are answered 503.", at_least=1)
+    max_connections: int = option(
+        1000, "Most connections at a time; more are answered 503, except for /health and /metrics.", at_least=1
+    )
     request_timeout: float = option(
         30.0, "Time limit for a request, in seconds; after it, the answer is 408 or 504.", at_least=0.001
     )
