@@ -164,6 +164,9 @@ def test_damage_is_named(name: str, change: Callable[[bytes], bytes] | None, mes
         {"format": "1"}, {"format": 1e308}, {"description": []}, {"forms": "onnx"}, {"forms": ["onnxx"]},
         {"forms": [[]]},
         {"files": {"a": {"bytes": -1.5, "sha256": ""}}}, {"files": {"a": {}}}, {"files": []}, {"config": []},
+        *({"files": {name: {"bytes": 0, "sha256": hashlib.sha256().hexdigest()}}} for name in (
+            "../1/labels.txt", "/dev/null", "a/../../b", "a/..", "..", ".", "", "a//b",
+        )),
         *({"description": CARD | odd} for odd in (
             {"image_size": "8"}, {"image_size": -8}, {"image_size": 8.0}, {"name": 1}, {"class_names": "ab"},
             {"class_names": [1]}, {"resize_method": "area"}, {"resize_method": []},
@@ -176,6 +179,32 @@ def test_a_description_of_another_kind(tmp_path: Path, change: dict[str, Any]) -
     place.write_text(json.dumps({**checked_json.loads(place.read_text()), **change}))
     with pytest.raises(UserError, match=r"bundle\.json: got a file that cannot be read \("):
         open_bundle(str(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["bundle.json", "deep/er", "deep"])
+def test_a_link_that_leads_out_of_the_bundle_is_refused(tmp_path: Path, name: str) -> None:
+    path = write(tmp_path / "exports")
+    outside = (path / name).rename(tmp_path / "outside")
+    (path / name).symlink_to(outside)
+    with pytest.raises(UserError, match=rf"{name}.*: got a link to {outside}.*, expected a file in the bundle\."):
+        open_bundle(path)
+
+
+def test_links_within_a_bundle_and_to_a_bundle_are_followed(tmp_path: Path) -> None:
+    path = write(tmp_path / "exports")
+    (path / "deep" / "er").rename(path / ".kept")
+    (path / "deep" / "er").symlink_to("../.kept")
+    (tmp_path / "current").symlink_to(path)
+    assert open_bundle(tmp_path / "current").read("deep/er") == b"weights"
+
+
+@pytest.mark.parametrize("name", ["bundle.json", "labels.txt"])
+def test_a_pipe_is_not_waited_for(tmp_path: Path, name: str) -> None:
+    path = write(tmp_path)
+    (path / name).unlink()
+    os.mkfifo(path / name)
+    with pytest.raises(UserError, match=rf"{name}: got a pipe or a device, expected a file\."):
+        open_bundle(tmp_path)
 
 
 @pytest.mark.parametrize("text", ['{"format":' * 5_000, "[" * 5_000, '{"format": ' + "1" * 5_000 + "}"], ids=range(3))

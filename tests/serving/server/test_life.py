@@ -2,9 +2,9 @@
 
 import base64
 import concurrent.futures
-import contextlib
 import dataclasses
 import errno
+import fcntl
 import json
 import os
 import shutil
@@ -268,29 +268,44 @@ def test_stopped_while_it_loads_a_newer_bundle_it_ends_in_order(
         assert server.stop() == 0
 
 
-def open_when_read(fifo: Path) -> int:
-    """The end for writing, once somebody waits at the other one."""
-    for _ in range(1200):
-        with contextlib.suppress(OSError):  # ENXIO until then
-            return os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)
-        time.sleep(0.05)
-    raise AssertionError("nobody reads it")
-
-
 @pytest.mark.long
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has leases")
 def test_storage_that_does_not_answer_does_not_keep_it_from_stopping(
     export_dir: Path, start_server: "StartServer", tmp_path: Path
 ) -> None:
-    folder = tmp_path / "exports"
+    """Who opens a file on which another process holds a lease waits until that gives it back, at most 45 s."""
+    folder, asked = tmp_path / "exports", threading.Event()
     shutil.copytree(export_dir, folder)
-    with start_server(f"flowers={folder}", "--reload_seconds=0.1", "--stop_seconds=0") as server:
-        newest = folder / "9999999999"
-        newest.mkdir()
-        os.mkfifo(newest / "bundle.json")
-        writing = open_when_read(newest / "bundle.json")
-        assert httpx.get(f"{server.url}/health").status_code == 200
-        assert server.stop() == 0
-        os.close(writing)
+    before = signal.signal(signal.SIGIO, lambda *_: asked.set())
+    try:
+        with (
+            start_server(f"flowers={folder}", "--reload_seconds=0.1", "--stop_seconds=0") as server,
+            (tmp_path / "bundle.json").open("w") as held,
+        ):
+            fcntl.fcntl(held, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+            newest = folder / "9999999999"
+            newest.mkdir()
+            (tmp_path / "bundle.json").rename(newest / "bundle.json")
+            assert asked.wait(30)
+            assert httpx.get(f"{server.url}/health").status_code == 200
+            server.process.send_signal(signal.SIGTERM)
+            assert server.process.wait(30) == 0
+    finally:
+        signal.signal(signal.SIGIO, before)
+
+
+def test_a_pipe_in_place_of_a_bundle_does_not_end_the_search_for_newer_ones(export_dir: Path, tmp_path: Path) -> None:
+    shutil.copytree(export_dir, tmp_path, dirs_exist_ok=True)
+    served = open_bundle(tmp_path)
+    model, loader = Model("m", str(tmp_path), LoadedBundle(served, "onnx", Mock(), 1)), Mock()
+    pipe = tmp_path / str(served.version + 1)
+    pipe.mkdir()
+    os.mkfifo(pipe / "bundle.json")
+    model.reload(loader)
+    assert model.current.bundle is served
+    add_version(tmp_path, served.version + 2)
+    model.reload(loader)
+    assert loader.load.call_args.args[1].version == served.version + 2
 
 
 def fails(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
