@@ -338,6 +338,32 @@ def test_unservable_bundles_and_options_are_refused_before_start(
         assert "Give --host an address of this machine" in fails(capsys, export_dir, f"--host={host}", "--port=0")
 
 
+def test_a_server_starts_with_the_newest_bundle_that_it_can_load(
+    export_dir: Path, start_server: "StartServer", tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(export_dir, tmp_path, dirs_exist_ok=True)
+    (first,) = [int(path.name) for path in tmp_path.iterdir()]
+    add_version(tmp_path, first + 1)
+    add_version(tmp_path, first + 2, damage=True)
+    add_version(tmp_path, first + 3)
+    (tmp_path / str(first + 3) / "model.onnx").write_bytes(b"")
+    with start_server(tmp_path, "--reload_seconds=0.1") as server:
+        assert httpx.get(f"{server.url}/v1/models").json()["models"] == [{"name": "flowers", "version": first + 1}]
+        instead = f"flowers: version {first + 1} is served instead of a newer one. Bundle, {tmp_path}"
+        lines = [line for line in server.log.read_text().splitlines() if line.startswith("flowers: ")]
+        assert lines[0].startswith(f"{instead}/{first + 3}/model.onnx: got 0 bytes")
+        assert lines[1].startswith(f"{instead}/{first + 2}/model.onnx: got a different checksum")
+        server.wait_for(f"flowers: version {first + 1} is kept. Bundle, {tmp_path}/{first + 3}")
+        refused = 'resnet_tpu_reloads_total{model="flowers",result="refused"} 1.0'
+        assert refused in httpx.get(f"{server.url}/metrics").text
+        add_version(tmp_path, first + 4)
+        server.wait_for(f"Serving flowers version {first + 4}")
+    for whole in (first, first + 1, first + 4):
+        shutil.rmtree(tmp_path / str(whole))
+    message = fails(capsys, tmp_path, "--port=0")  # that of the newest
+    assert message.startswith(f"Bundle, {tmp_path}/{first + 3}/model.onnx: got 0 bytes")
+
+
 def test_a_network_with_other_classes_than_its_bundle_names_is_not_served(
     export_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -481,13 +507,17 @@ def test_a_bundle_that_failed_for_a_passing_reason_is_tried_again(
 ) -> None:
     older = dataclasses.replace(open_bundle(str(export_dir)), path="older", version=1)
     model, loader, newer = Model("m", str(export_dir), LoadedBundle(older, "onnx", Mock(), 1)), Mock(), Mock()
-    loader.load.side_effect = [TimeoutError("the bucket"), newer]
+    loader.load.side_effect = [TimeoutError("the bucket"), TimeoutError("the bucket"), newer]
     now = Mock(return_value=1000.0)
     monkeypatch.setattr("resnet_tpu.serving.server.models.time.monotonic", now)
     model.reload(loader)
     model.reload(loader)  # not yet
-    assert loader.load.call_count == 1
+    assert loader.load.call_count == loader.metrics.reloads.labels.return_value.inc.call_count == 1
     assert [message.split(":")[0] for message in caplog.messages] == ["m"]
+    now.return_value += 1000
+    model.reload(loader)  # in vain, which is counted but not logged again
+    assert loader.load.call_count == loader.metrics.reloads.labels.return_value.inc.call_count == 2
+    assert len(caplog.messages) == 1
     now.return_value += 1000
     model.reload(loader)
     assert model.current is newer

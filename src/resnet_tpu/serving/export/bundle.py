@@ -9,7 +9,7 @@ import contextlib
 import hashlib
 import shlex
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -83,13 +83,19 @@ def is_bundle(path: str) -> bool:
     return storage.exists(storage.join(path, DESCRIPTION))
 
 
-def newest_bundle(folder: str) -> str | None:
-    """`folder`, without a trailing slash, when it is a bundle; else the newest bundle in it, if any."""
+def bundles_in(folder: str) -> Iterator[str]:
+    """`folder`, without a trailing slash, when it is a bundle; else the bundles in it, the newest first."""
     if is_bundle(folder):
-        return folder.rstrip("/")
-    versions = sorted((name for name in storage.list_dir(folder) if name.isdecimal()), key=int, reverse=True)
-    paths = (storage.join(folder, version) for version in versions)
-    return next(filter(is_bundle, paths), None)
+        yield folder.rstrip("/")
+        return
+    for version in sorted((name for name in storage.list_dir(folder) if name.isdecimal()), key=int, reverse=True):
+        if is_bundle(path := storage.join(folder, version)):
+            yield path
+
+
+def newest_bundle(folder: str) -> str | None:
+    """The first of `bundles_in`, if any."""
+    return next(bundles_in(folder), None)
 
 
 def find_bundle(path: str) -> str | None:

@@ -8,10 +8,10 @@ import os
 import re
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -19,7 +19,15 @@ from resnet_tpu import storage
 from resnet_tpu.errors import UserError, describe
 from resnet_tpu.options.fields import expand_home
 from resnet_tpu.reports.finite import check_finite
-from resnet_tpu.serving.export.bundle import DESCRIPTION, Bundle, Form, is_bundle, newest_bundle, open_bundle
+from resnet_tpu.serving.export.bundle import (
+    DESCRIPTION,
+    Bundle,
+    Form,
+    bundles_in,
+    is_bundle,
+    newest_bundle,
+    open_bundle,
+)
 from resnet_tpu.serving.export.classifier import default_form, load_classifier
 from resnet_tpu.serving.server.batching import Answer, Batcher
 from resnet_tpu.serving.server.images import network_input
@@ -27,6 +35,8 @@ from resnet_tpu.serving.server.metrics import Metrics
 from resnet_tpu.serving.server.options import ServeOptions
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _RETRY_SECONDS = 300.0
 """Time until a bundle that failed to load is tried again: its files may be fine, only temporarily unreachable."""
@@ -93,10 +103,11 @@ class Model:
             loader.metrics.reloads.labels(self.name, "loaded").inc()
             log.info("Serving %s version %d from %s", self.name, bundle.version, path)
         except Exception as error:  # noqa: BLE001 (whatever is wrong with a new bundle, the old one stays in service)
-            self._retry_at = time.monotonic() + _RETRY_SECONDS
-            if candidate != self._refused:
-                self._refused = candidate  # if the bundle is still being copied, its state differs next time
+            is_news = candidate != self._refused  # if the bundle is still being copied, its state differs next time
+            if is_news or time.monotonic() >= self._retry_at:
+                self._refused, self._retry_at = candidate, time.monotonic() + _RETRY_SECONDS
                 loader.metrics.reloads.labels(self.name, "refused").inc()
+            if is_news:
                 log.warning("%s: version %d is kept. %s", self.name, self.current.bundle.version, describe(error))
 
 
@@ -134,24 +145,50 @@ class Loader:
         return LoadedBundle(bundle, form, batcher, options.max_pixels)
 
 
+def _newest_usable(location: str, use: Callable[[str], T]) -> tuple[T, list[UserError]]:
+    """What `use` makes of the newest bundle at `location` that it does not refuse, and its errors for those newer.
+
+    Raises the error of the newest if it refuses all of them, or there is none.
+    """
+    errors: list[UserError] = []
+    for path in bundles_in(location):
+        try:
+            return use(path), errors
+        except UserError as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]
+    return use(location), errors
+
+
+def _load_model(name: str, location: str, loader: Loader) -> Model:
+    loaded, errors = _newest_usable(location, lambda path: loader.load(name, open_bundle(path)))
+    for error in errors:
+        log.error("%s: version %d is served instead of a newer one. %s", name, loaded.bundle.version, error)
+    return Model(name, location, loaded)
+
+
 def load_models(paths: Sequence[str], loader: Loader) -> dict[str, Model]:
-    """The models by name. paths: `NAME=PATH`, or PATH for the bundle's own name. Raises UserError."""
-    opened: dict[str, tuple[str, Bundle]] = {}
+    """The models by name, each the newest of its bundles that can be loaded. Raises UserError.
+
+    paths: `NAME=PATH`, or PATH for the bundle's own name.
+    """
+    locations: dict[str, str] = {}
     for path in paths:
         name, equals, location = path.partition("=")
         if not name or not equals or "/" in name or (not storage.is_remote(path) and storage.exists(path)):
             name, location = "", path
         location = expand_home(location)
-        bundle = open_bundle(location)
+        bundle, _ = _newest_usable(location, open_bundle)
         name = name or bundle.name
         if not _NAME.fullmatch(name):
             expected = "English letters, digits, '.', '_' and '-'"
             raise UserError("Name of a model", repr(name), expected, f"Write NAME={location}.")
-        if name in opened:
-            got = f"{name!r} for both {opened[name][0]} and {location}"
+        if name in locations:
+            got = f"{name!r} for both {locations[name]} and {location}"
             raise UserError("Names of models", got, "a name of its own for each", f"Write NAME={location}.")
-        opened[name] = location, bundle
-    models = {name: Model(name, location, loader.load(name, bundle)) for name, (location, bundle) in opened.items()}
+        locations[name] = location
+    models = {name: _load_model(name, location, loader) for name, location in locations.items()}
     for name, model in models.items():
         loader.metrics.watch(
             name,
