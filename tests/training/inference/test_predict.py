@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import logging
 import pickle
 import shutil
 from collections.abc import Callable, Sequence
@@ -66,6 +67,22 @@ def test_other_data_are_counted_anew(
     assert added.data.num_train_images  # of the training, for the length of its epochs
     assert len(predict(added, split="train").names) == round(0.8 * images)
     assert len(predict(added.replace(num_train_images=5), split="train").names) == 5
+
+
+def test_the_report_of_a_run_is_on_its_own_images(
+    asked: Config, trained_dir: Path, coloured_photos: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    model_dir, other = shutil.copytree(trained_dir, tmp_path / "run"), shutil.copytree(coloured_photos, tmp_path / "b")
+    asked = asked.replace(model_dir=str(model_dir))
+    predict(asked, split="validation")
+    report = model_dir / "report" / "validation" / "predictions.json"
+    own = report.read_text()
+    assert predict(asked.replace(data_dir=str(other)), split="validation").names
+    assert report.read_text() == own
+    assert f"No report is written: {other} are not the images of the run. For a report, name a" in caplog.text
+    predict(asked.replace(data_dir=str(other)), split="validation", output_dir=tmp_path / "found")
+    assert (tmp_path / "found" / "predictions.json").exists()
 
 
 def test_the_pruning_fork_asks_for_a_pickle_of_the_validation_images(
@@ -228,8 +245,9 @@ def test_predict_names_missing_inputs(asked: Config, tmp_path: Path, images: lis
 
 
 def test_unwritable_report_is_refused_before_predicting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = Config().replace(model_dir=tmp_path, data_dir="synthetic")
     trained = Mock(
-        path=f"{tmp_path}/checkpoints/7", class_names=["a", "b"], config=Config(), **{"belongs_to.return_value": True}
+        path=f"{tmp_path}/checkpoints/7", class_names=["a", "b"], config=config, **{"belongs_to.return_value": True}
     )
     monkeypatch.setattr("resnet_tpu.training.inference.predict.load_newest", lambda _: trained)
     monkeypatch.setattr(
@@ -239,7 +257,7 @@ def test_unwritable_report_is_refused_before_predicting(tmp_path: Path, monkeypa
     with pytest.raises(
         UserError, match=r"Writing to .*/report/test: got permission denied, .*another folder as output"
     ):
-        predict(Config().replace(model_dir=tmp_path, data_dir="synthetic"))
+        predict(config)
 
 
 def test_a_model_dir_without_checkpoint_is_named(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from resnet_tpu.parallel import distributed, hosts
 from resnet_tpu.reports.metrics import MetricsWriter, evaluation_at
 from resnet_tpu.training.agreement import agree_on
 from resnet_tpu.training.inference.evaluate import evaluate, log_metrics
-from resnet_tpu.training.inference.trained import Trained, data_for_network, load_trained
+from resnet_tpu.training.inference.trained import Trained, data_for_network, is_elsewhere, load_trained
 from resnet_tpu.training.inference.waiting import Patience
 from resnet_tpu.training.maths.lengths import lengths_of
 from resnet_tpu.training.maths.step import make_eval_step
@@ -150,5 +150,4 @@ def evaluate_checkpoint(trained: Trained, config: Config) -> dict[str, float]:
 def _differs_from_run(data: DataConfig, run_data: DataConfig) -> bool:
     """Whether an evaluation uses other images or other crops than the run's own evaluations."""
     names = ("num_eval_images", "eval_crop", "lth_use_random_label")
-    is_elsewhere = storage.absolute(data.location) != storage.absolute(run_data.location)
-    return is_elsewhere or any(getattr(data, name) != getattr(run_data, name) for name in names)
+    return is_elsewhere(data, run_data) or any(getattr(data, name) != getattr(run_data, name) for name in names)

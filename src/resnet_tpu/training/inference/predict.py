@@ -27,7 +27,7 @@ from resnet_tpu.reports.finite import check_finite
 from resnet_tpu.reports.predictions import Predictions
 from resnet_tpu.training.agreement import agree_on
 from resnet_tpu.training.inference.evaluate import device_batches
-from resnet_tpu.training.inference.trained import Trained, data_for_network, load_newest
+from resnet_tpu.training.inference.trained import Trained, data_for_network, is_elsewhere, load_newest
 from resnet_tpu.training.maths.step import make_output_step
 from resnet_tpu.training.photos_seen import warn_of_training_photos
 from resnet_tpu.training.steps_in_flight import paced
@@ -57,9 +57,9 @@ def predict(
 
     config: the options of the run, as in `load_model(model_dir).config`; they decide how images are cropped.
     The network comes from the newest checkpoint of `model_dir`, which may itself be a checkpoint. Tables, CSV, JSON
-    and, with labels, pictures go to `output_dir`; its default for a split of the data is `model_dir/report/<split>`,
-    unless `model_dir` is a checkpoint. top_k: how many classes to print for each image. Raises UserError, also for an
-    empty list of images.
+    and, with labels, pictures go to `output_dir`. For a split of the run's own data the default is
+    `model_dir/report/<split>`, unless `model_dir` is a checkpoint. top_k: how many classes to print for each image.
+    Raises UserError, also for an empty list of images.
     """
     require_config(config)
     if output_format not in (known := get_args(Format)):
@@ -94,8 +94,12 @@ def _predict(
     warn_of_training_photos(folders.run_of(trained.path), source, split)
     source = evenly_spaced(source, num_images)
     if not (images or output_dir) and trained.belongs_to(config.run.model_dir):
-        output_dir = storage.join(config.run.model_dir, "report", split)
-        storage.check_writable(output_dir, "name another folder as output_dir")  # now, not after the work
+        if is_elsewhere(data, trained.config.data):
+            do = "For a report, name a folder as output_dir."
+            log.info("No report is written: %s are not the images of the run. %s", data.location, do)
+        else:
+            output_dir = storage.join(config.run.model_dir, "report", split)
+            storage.check_writable(output_dir, "name another folder as output_dir")  # now, not after the work
     batch_size = config.eval.predict_batch_size or config.eval.eval_batch_size
     agree_on(config, trains=False, writes=False, **{"image" if images else split: source})
     predictions, indices = predict_source(trained, source, data, batch_size=batch_size)

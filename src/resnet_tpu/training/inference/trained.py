@@ -49,6 +49,11 @@ def data_for_network(data: DataConfig, network_data: DataConfig, *, also: Collec
     return dataclasses.replace(data, data_dir=data.data_dir or network_data.data_dir, **fixed)
 
 
+def is_elsewhere(data: DataConfig, run_data: DataConfig) -> bool:
+    """Whether the images of `data` lie elsewhere than those of the run."""
+    return storage.absolute(data.location) != storage.absolute(run_data.location)
+
+
 def load_newest(config: Config) -> Trained:
     """The newest network of `model_dir`, as `predict` and `export` use it; see `load_trained`."""
     mesh = distributed.make_mesh(config.run.num_cores)
