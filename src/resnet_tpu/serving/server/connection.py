@@ -1,4 +1,4 @@
-"""HTTP connections, with limits on their number, on the time of a request and on the work that its bytes may cause."""
+"""HTTP connections, with limits on their number, and on the time and the chunks of a request."""
 
 import asyncio
 import sys
@@ -28,7 +28,7 @@ _LINGER_SECONDS = 1.0
 
 
 def bounded_protocol(options: ServeOptions, refuse: Callable[[int], object]) -> type[asyncio.Protocol]:
-    """uvicorn's h11 protocol with limits on the number of connections and on the time of a request.
+    """uvicorn's h11 protocol with limits on the number of connections, and on the time and the chunks of a request.
 
     refuse: called with the status of each answer that the protocol gives itself, without the application.
     """

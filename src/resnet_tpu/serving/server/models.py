@@ -145,29 +145,6 @@ class Loader:
         return LoadedBundle(bundle, form, batcher, options.max_pixels)
 
 
-def _newest_usable(location: str, use: Callable[[str], T]) -> tuple[T, list[UserError]]:
-    """What `use` makes of the newest bundle at `location` that it does not refuse, and its errors for those newer.
-
-    Raises the error of the newest if it refuses all of them, or there is none.
-    """
-    errors: list[UserError] = []
-    for path in bundles_in(location):
-        try:
-            return use(path), errors
-        except UserError as error:
-            errors.append(error)
-    if errors:
-        raise errors[0]
-    return use(location), errors
-
-
-def _load_model(name: str, location: str, loader: Loader) -> Model:
-    loaded, errors = _newest_usable(location, lambda path: loader.load(name, open_bundle(path)))
-    for error in errors:
-        log.error("%s: version %d is served instead of a newer one. %s", name, loaded.bundle.version, error)
-    return Model(name, location, loaded)
-
-
 def load_models(paths: Sequence[str], loader: Loader) -> dict[str, Model]:
     """The models by name, each the newest of its bundles that can be loaded. Raises UserError.
 
@@ -196,6 +173,29 @@ def load_models(paths: Sequence[str], loader: Loader) -> dict[str, Model]:
             queue=lambda model=model: model.current.batcher.queue_length,
         )
     return models
+
+
+def _newest_usable(location: str, use: Callable[[str], T]) -> tuple[T, list[UserError]]:
+    """What `use` makes of the newest bundle at `location` that it does not refuse, and its errors for those newer.
+
+    Raises the error of the newest if it refuses all of them, or there is none.
+    """
+    errors: list[UserError] = []
+    for path in bundles_in(location):
+        try:
+            return use(path), errors
+        except UserError as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]
+    return use(location), errors
+
+
+def _load_model(name: str, location: str, loader: Loader) -> Model:
+    loaded, errors = _newest_usable(location, lambda path: loader.load(name, open_bundle(path)))
+    for error in errors:
+        log.error("%s: version %d is served instead of a newer one. %s", name, loaded.bundle.version, error)
+    return Model(name, location, loaded)
 
 
 @contextlib.contextmanager
