@@ -25,7 +25,8 @@ from resnet_tpu.models.flops import forward_flops, parameter_shapes
 from resnet_tpu.models.from_options import create_network
 from resnet_tpu.options.config import OPTIONS, Config, ModelConfig
 from resnet_tpu.options.fields import Option, options_of
-from resnet_tpu.recipes import RECIPES, text_of
+from resnet_tpu.recipes import FAMILIES, RECIPES
+from resnet_tpu.recipes.family import Family
 from resnet_tpu.recipes.resnet_rs import RESNET_RS
 
 HERE = Path(__file__).parent
@@ -173,12 +174,9 @@ def options_page() -> str:
 
 def recipes_page() -> str:
     """Every recipe: what it is for, and the options in which it differs from the defaults."""
-    families: dict[str, dict[str, Mapping[str, Any]]] = {}
-    for name, recipe in RECIPES.items():
-        families.setdefault(text_of(name), {})[name] = recipe().changed()
-    overview = ((_title(recipes), text.partition(". ")[0].rstrip(".")) for text, recipes in families.items())
+    overview = ((_title(family), family.summary.rstrip(".")) for family in FAMILIES)
     parts = [WRITTEN_BY.format("src/resnet_tpu/recipes/"), ABOUT_RECIPES, _table(("recipe", "what it is"), overview)]
-    return "".join([*parts, *(_family(text, recipes) for text, recipes in families.items())])
+    return "".join([*parts, *map(_family, FAMILIES)])
 
 
 def api_page() -> str:
@@ -297,13 +295,14 @@ def _option_row(option: Option) -> tuple[str, str, str]:
     return f"`{option.name}`", default[1] if default else _value(option.default), _as_markdown(text) + kind
 
 
-def _family(text: str, recipes: Mapping[str, Mapping[str, Any]]) -> str:
+def _family(family: Family) -> str:
     """A recipe, or several of one kind, with a table of the options that differ between them."""
+    recipes = {name: recipe().changed() for name, recipe in family.members.items()}
     names = list(dict.fromkeys(name for changed in recipes.values() for name in changed))
     values = {name: [changed.get(name, OPTIONS[name].default) for changed in recipes.values()] for name in names}
     common = [name for name in names if all(value == values[name][0] for value in values[name])]
     others = [name for name in names if name not in common]
-    parts = [f"\n## {_title(recipes)}\n\n{_as_markdown(text)}\n"]
+    parts = [f"\n## {_title(family)}\n\n{_as_markdown(family.about)}\n"]
     if common:
         parts.append(f"\n{', '.join(f'`{name}={_value(values[name][0])}`' for name in common)}\n")
     if others:
@@ -432,8 +431,8 @@ def _taken_apart(about: str, names: Sequence[str]) -> tuple[str, dict[str, str]]
     return re.sub(r"\n{3,}", "\n\n", sentence.sub("", about)).strip(), told
 
 
-def _title(recipes: Mapping[str, Any]) -> str:
-    first, *rest = recipes
+def _title(family: Family) -> str:
+    first, *rest = family.members
     return f"{first} to {rest[-1]}" if rest else first
 
 

@@ -127,11 +127,11 @@ def _menus() -> dict[str, Menu]:
 
 def _words_after() -> dict[str, dict[str, str]]:
     """The words that may follow some verbs, with descriptions: further verbs, or the names that they accept."""
-    from resnet_tpu.recipes import RECIPES, text_of
+    from resnet_tpu.recipes import FAMILIES
 
     after = {name: {part: verb.about for part, verb in menu.verbs.items()} for name, menu in _menus().items()}
     verbs = {name: verb.about for name, verb in _verbs().items()}
-    recipes = {name: text_of(name) for name in RECIPES}
+    recipes = {name: family.about for family in FAMILIES for name in family.members}
     return {**after, "help": verbs, "recipes": recipes, "completion": {name: f"For {name}" for name in SHELLS}}
 
 

@@ -26,29 +26,23 @@ def recipes(given: Given) -> None:
 
 
 def _describe_all() -> str:
-    """A sentence on each recipe; recipes of one function, which differ in size, are grouped."""
-    from resnet_tpu.recipes import RECIPES, text_of
+    """A sentence on each recipe; recipes of one family, which differ in size, are listed together."""
+    from resnet_tpu.recipes import FAMILIES
 
-    families: dict[str, list[str]] = {}
-    for name in RECIPES:
-        families.setdefault(text_of(name), []).append(name)
-    single = {names[0]: _first_sentence(text) for text, names in families.items() if not names[1:]}
+    single = {name: family.summary for family in FAMILIES for name in family.members if len(family.members) == 1}
     lines = [entries(single)]
-    for text, names in families.items():
-        if names[1:]:
-            listed = textwrap.fill(", ".join(names), 106, break_on_hyphens=False)
-            lines += ["", textwrap.fill(_first_sentence(text), 110), textwrap.indent(listed, "  ")]
+    for family in FAMILIES:
+        if len(family.members) > 1:
+            listed = textwrap.fill(", ".join(family.members), 106, break_on_hyphens=False)
+            lines += ["", textwrap.fill(family.summary, 110), textwrap.indent(listed, "  ")]
     return "\n".join([*lines, "", "resnet-tpu recipes NAME prints one."])
 
 
 def _one(name: str) -> str:
     """The options of one recipe as a file, headed by its description."""
-    from resnet_tpu.recipes import find_recipe, text_of
+    from resnet_tpu.recipes import FAMILIES, find_recipe
 
     config = find_recipe(name)
-    about = textwrap.fill(f"{name}, resnet-tpu {__version__}. {text_of(name)}", 108)
-    return f"{textwrap.indent(about, '# ')}\n{to_yaml(config).rstrip()}"
-
-
-def _first_sentence(text: str) -> str:
-    return f"{text.partition('. ')[0].rstrip('.')}."
+    about = next(family.about for family in FAMILIES if name in family.members)
+    heading = textwrap.fill(f"{name}, resnet-tpu {__version__}. {about}", 108)
+    return f"{textwrap.indent(heading, '# ')}\n{to_yaml(config).rstrip()}"

@@ -1,48 +1,39 @@
 """Recipes: functions that return every option of a training, looked up by name: `resnet-tpu train --recipe=NAME`."""
 
-import functools
-import inspect
 from collections.abc import Callable
 
+from resnet_tpu.errors import UserError, check_kind, nearest
 from resnet_tpu.options.config import Config
-from resnet_tpu.recipes.imagenet import CLOUD, MODERN, RANDAUGMENT, cloud, imagenet, modern, randaugment
-from resnet_tpu.recipes.photos import finetune, flowers, flowers_cpu
-from resnet_tpu.recipes.resnet_rs import RESNET_RS, resnet_rs
-from resnet_tpu.recipes.small import cifar, digits
-from resnet_tpu.recipes.tables import look_up
+from resnet_tpu.recipes.family import Family
+from resnet_tpu.recipes.imagenet import IMAGENET, LATER_SLICES, ORIGINAL_SLICES, WITH_RANDAUGMENT
+from resnet_tpu.recipes.photos import FINETUNE, FLOWERS, FLOWERS_CPU
+from resnet_tpu.recipes.resnet_rs import RESNET_RS_NETWORKS
+from resnet_tpu.recipes.small import CIFAR, DIGITS
 
-SLICES: dict[str, Callable[[], Config]] = {
-    **{name: functools.partial(cloud, name) for name in CLOUD},
-    **{name: functools.partial(modern, name) for name in MODERN},
-}
+_FOR_SLICES = (ORIGINAL_SLICES, LATER_SLICES)
+_FILES = (*_FOR_SLICES, WITH_RANDAUGMENT, RESNET_RS_NETWORKS)
+
+FAMILIES: tuple[Family, ...] = (IMAGENET, FINETUNE, FLOWERS, FLOWERS_CPU, DIGITS, CIFAR, *_FILES)
+"""All recipes."""
+
+
+def _members(families: tuple[Family, ...]) -> dict[str, Callable[[], Config]]:
+    return {name: recipe for family in families for name, recipe in family.members.items()}
+
+
+SLICES = _members(_FOR_SLICES)
 """The recipes for TPU slices, by the name of the slice."""
 
-FILES: dict[str, Callable[[], Config]] = {
-    **SLICES,
-    **{name: functools.partial(randaugment, name) for name in RANDAUGMENT},
-    **{name: functools.partial(resnet_rs, name) for name in RESNET_RS},
-}
+FILES = _members(_FILES)
 """Recipes named after configuration files of the original, and those for later slices, named in the same way."""
 
-RECIPES: dict[str, Callable[[], Config]] = {
-    "imagenet": imagenet,
-    "finetune": finetune,
-    "flowers": flowers,
-    "flowers_cpu": flowers_cpu,
-    "digits": digits,
-    "cifar": cifar,
-    **FILES,
-}
+RECIPES = _members(FAMILIES)
+"""All recipes by name."""
 
 
 def find_recipe(name: str) -> Config:
     """The options of the recipe called `name`. Raises UserError with the nearest names when there is none."""
-    return look_up("Recipe", name, RECIPES)()
-
-
-def text_of(name: str) -> str:
-    """The description of a recipe: its function's docstring below the command. `name` must be in `RECIPES`."""
-    recipe = RECIPES[name]
-    function = recipe.func if isinstance(recipe, functools.partial) else recipe
-    paragraph = inspect.cleandoc(function.__doc__ or "").split("\n\n")[1]
-    return " ".join(line for line in paragraph.splitlines() if not line.startswith("Raises "))
+    check_kind("Recipe", name, str, f"Choose one of {', '.join(RECIPES)}.")
+    if name not in RECIPES:
+        raise UserError("Recipe", name, f"one of {', '.join(RECIPES)}", f"Choose one.{nearest(name, RECIPES)}")
+    return RECIPES[name]()

@@ -1,18 +1,23 @@
 """Recipes for ImageNet: the original's defaults, and recipes for TPU slices."""
 
+import functools
+
 from resnet_tpu.options.config import Config
-from resnet_tpu.recipes.tables import look_up
+from resnet_tpu.recipes.family import Family
 
 NUM_TRAIN_IMAGES = 1281167
 
 
 def imagenet() -> Config:
-    """`resnet-tpu train --recipe=imagenet --data_dir=gs://BUCKET/imagenet --model_dir=gs://BUCKET/run`.
-
-    ResNet-50 on ImageNet, 90 epochs at batch 1024. The original reports above 76 % top-1 in about 17 hours on a v2-8
-    with these options. They are the defaults.
-    """
+    """`resnet-tpu train --recipe=imagenet --data_dir=gs://BUCKET/imagenet --model_dir=gs://BUCKET/run`."""
     return Config()
+
+
+IMAGENET = Family(
+    "ResNet-50 on ImageNet, 90 epochs at batch 1024.",
+    "The original reports above 76 % top-1 in about 17 hours on a v2-8 with these options. They are the defaults.",
+    {"imagenet": imagenet},
+)
 
 
 def _slices(generation: str, *cores: int) -> dict[str, int]:
@@ -34,40 +39,40 @@ RANDAUGMENT = {"randaugment-8": 8, "randaugment-32": 32}
 """Recipes with RandAugment, with their numbers of TPU cores."""
 
 
-def cloud(name: str) -> Config:
-    """`resnet-tpu train --recipe=v3-32 --data_dir=gs://BUCKET/imagenet --model_dir=gs://BUCKET/run`.
-
-    ResNet-50 on ImageNet with the batch size for a TPU slice, 91 epochs. The original reports at least 76 % top-1. The
-    rule behind the original's files is 128 images per core, at most 32768 in all; batches of 16384 or more use LARS and
-    label smoothing. Evaluation and metrics come every 1,251 steps.
-    Raises UserError for a slice that is not in `CLOUD`.
-    """
-    cores = look_up("TPU slice", name, CLOUD)
+def cloud(cores: int) -> Config:
+    """`resnet-tpu train --recipe=v3-32 --data_dir=gs://BUCKET/imagenet --model_dir=gs://BUCKET/run`."""
     config = _by_batch(min(128 * cores, 32768))
     return config.replace(eval_batch_size=1024, iterations_per_loop=config.train.train_steps, num_cores=cores)
 
 
-def modern(name: str) -> Config:
-    """`resnet-tpu train --recipe=v5e-8 --data_dir=gs://BUCKET/imagenet --model_dir=gs://BUCKET/run`.
+ORIGINAL_SLICES = Family(
+    "ResNet-50 on ImageNet with the batch size for a TPU slice, 91 epochs.",
+    "The original reports at least 76 % top-1. The rule behind the original's files is 128 images per core, at most "
+    "32768 in all; batches of 16384 or more use LARS and label smoothing. Evaluation and metrics come every 1,251 "
+    "steps.",
+    {name: functools.partial(cloud, cores) for name, cores in CLOUD.items()},
+)
 
-    ResNet-50 on ImageNet for a TPU slice of a later generation: batch size, 91 epochs, learning rate and LARS are those
-    of the original's slice with as many cores. On v4 and v5p, where two cores are one device, batch norm sees 256
-    images. Evaluation comes every five epochs; metrics come every 100 steps, which is every few seconds.
-    Raises UserError for a slice that is not in `MODERN`.
-    """
-    config = _by_batch(min(128 * look_up("TPU slice", name, MODERN), 32768))
+
+def modern(cores: int) -> Config:
+    """`resnet-tpu train --recipe=v5e-8 --data_dir=gs://BUCKET/imagenet --model_dir=gs://BUCKET/run`."""
+    config = _by_batch(min(128 * cores, 32768))
     eval_batch_size = min(config.train.train_batch_size, 4096)
     return config.replace(eval_batch_size=eval_batch_size, iterations_per_loop=100, steps_per_eval="5epochs")
 
 
-def randaugment(name: str) -> Config:
-    """`resnet-tpu train --recipe=randaugment-8 --data_dir=gs://BUCKET/imagenet --model_dir=gs://BUCKET/run`.
+LATER_SLICES = Family(
+    "ResNet-50 on ImageNet for a TPU slice of a later generation: batch size, 91 epochs, learning rate and LARS are "
+    "those of the original's slice with as many cores.",
+    "On v4 and v5p, where two cores are one device, batch norm sees 256 images. Evaluation comes every five epochs; "
+    "metrics come every 100 steps, which is every few seconds.",
+    {name: functools.partial(modern, cores) for name, cores in MODERN.items()},
+)
 
-    ResNet-50 on ImageNet with two operations of RandAugment on each image: 180 epochs, for 8 or 32 TPU cores.
-    Raises UserError for a name that is not in `RANDAUGMENT`.
-    """
-    cores = look_up("RandAugment on a TPU slice", name, RANDAUGMENT)
-    return imagenet().replace(
+
+def randaugment(cores: int) -> Config:
+    """`resnet-tpu train --recipe=randaugment-8 --data_dir=gs://BUCKET/imagenet --model_dir=gs://BUCKET/run`."""
+    return Config().replace(
         train_batch_size=128 * cores,
         train_steps=225216 * 8 // cores,
         eval_batch_size=1024,
@@ -80,10 +85,17 @@ def randaugment(name: str) -> Config:
     )
 
 
+WITH_RANDAUGMENT = Family(
+    "ResNet-50 on ImageNet with two operations of RandAugment on each image: 180 epochs, for 8 or 32 TPU cores.",
+    "",
+    {name: functools.partial(randaugment, cores) for name, cores in RANDAUGMENT.items()},
+)
+
+
 def _by_batch(train_batch_size: int) -> Config:
     """91 epochs, rounded up to whole steps, with the options that a batch of this size needs."""
     is_large = train_batch_size >= 16384
-    return imagenet().replace(
+    return Config().replace(
         train_batch_size=train_batch_size,
         train_steps=-(-91 * NUM_TRAIN_IMAGES // train_batch_size),
         enable_lars=is_large,

@@ -1,14 +1,11 @@
 """Recipes for data sets of a few thousand photos, such as that of five kinds of flowers."""
 
 from resnet_tpu.options.config import Config
+from resnet_tpu.recipes.family import Family
 
 
 def flowers() -> Config:
-    """`resnet-tpu train --recipe=flowers --data_dir=flower_photos --model_dir=runs/flowers`.
-
-    ResNet-50 on 224 px photos, from scratch, 90 epochs: for one GPU or TPU. Starting from a network trained on
-    ImageNet (recipe `finetune`) is quicker, and usually better.
-    """
+    """`resnet-tpu train --recipe=flowers --data_dir=flower_photos --model_dir=runs/flowers`."""
     return Config().replace(
         resnet_depth=50,
         image_size=224,
@@ -25,15 +22,15 @@ def flowers() -> Config:
     )
 
 
-def finetune() -> Config:
-    """`resnet-tpu train --recipe=finetune --data_dir=flower_photos --model_dir=runs/tuned`.
+FLOWERS = Family(
+    "ResNet-50 on 224 px photos, from scratch, 90 epochs: for one GPU or TPU.",
+    "Starting from a network trained on ImageNet (recipe `finetune`) is quicker, and usually better.",
+    {"flowers": flowers},
+)
 
-    Fine-tunes a network trained on ImageNet for other classes in 15 epochs; the classifier learns ten times faster.
-    --init_from names weights other than torchvision's ResNet-50; on the command line, the network, image size and
-    preprocessing then follow those weights. The recipe suits every device: batch norm sees the whole batch, however
-    many devices share it, and float32 is fast enough everywhere; --precision=bfloat16 is faster on devices that compute
-    in it.
-    """
+
+def finetune() -> Config:
+    """`resnet-tpu train --recipe=finetune --data_dir=flower_photos --model_dir=runs/tuned`."""
     return Config().replace(
         resnet_checkpoint="resnet50",
         precision="float32",
@@ -52,12 +49,18 @@ def finetune() -> Config:
     )
 
 
-def flowers_cpu() -> Config:
-    """`resnet-tpu train --recipe=flowers_cpu --data_dir=flower_photos --model_dir=runs/flowers`.
+FINETUNE = Family(
+    "Fine-tunes a network trained on ImageNet for other classes in 15 epochs; the classifier learns ten times faster.",
+    "--init_from names weights other than torchvision's ResNet-50; on the command line, the network, image size and "
+    "preprocessing then follow those weights. The recipe suits every device: batch norm sees the whole batch, however "
+    "many devices share it, and float32 is fast enough everywhere; --precision=bfloat16 is faster on devices that "
+    "compute in it.",
+    {"finetune": finetune},
+)
 
-    ResNet-18 on 96 px photos, from scratch, 20 epochs: for a few CPU cores. On 800 photos of five kinds of flowers it
-    took 4 to 5 minutes on 2 cores, and reached a test accuracy of 66 %.
-    """
+
+def flowers_cpu() -> Config:
+    """`resnet-tpu train --recipe=flowers_cpu --data_dir=flower_photos --model_dir=runs/flowers`."""
     return Config().replace(
         resnet_depth=18,
         image_size=96,
@@ -74,3 +77,10 @@ def flowers_cpu() -> Config:
         label_smoothing=0.1,
         weight_decay=5e-4,
     )
+
+
+FLOWERS_CPU = Family(
+    "ResNet-18 on 96 px photos, from scratch, 20 epochs: for a few CPU cores.",
+    "On 800 photos of five kinds of flowers it took 4 to 5 minutes on 2 cores, and reached a test accuracy of 66 %.",
+    {"flowers_cpu": flowers_cpu},
+)

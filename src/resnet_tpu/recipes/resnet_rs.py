@@ -1,10 +1,10 @@
 """Recipes for ImageNet with the ResNet-RS networks. Source: arXiv:2103.07579."""
 
+import functools
 from typing import NamedTuple
 
 from resnet_tpu.options.config import Config
-from resnet_tpu.recipes.imagenet import imagenet
-from resnet_tpu.recipes.tables import look_up
+from resnet_tpu.recipes.family import Family
 
 
 class Row(NamedTuple):
@@ -33,16 +33,10 @@ RESNET_RS = {
 """The original's configuration files by name; the name gives depth and image size."""
 
 
-def resnet_rs(name: str) -> Config:
-    """`resnet-tpu train --recipe=resnetrs50_i160 --data_dir=gs://BUCKET/imagenet --model_dir=gs://BUCKET/run`.
-
-    ResNet-RS on ImageNet: 350 epochs at batch 4096 with RandAugment, label smoothing, dropout and a moving average of
-    the weights; a network with squeeze-and-excite and ResNet-D's stem and shortcuts. Published: 78.8 % top-1
-    for the smallest, 84.4 % for the largest.
-    Raises UserError for a name that is not in `RESNET_RS`.
-    """
-    return imagenet().replace(
-        **look_up("ResNet-RS", name, RESNET_RS)._asdict(),
+def resnet_rs(row: Row) -> Config:
+    """`resnet-tpu train --recipe=resnetrs50_i160 --data_dir=gs://BUCKET/imagenet --model_dir=gs://BUCKET/run`."""
+    return Config().replace(
+        **row._asdict(),
         train_batch_size=4096,
         eval_batch_size=200,
         train_steps=109475,
@@ -57,3 +51,11 @@ def resnet_rs(name: str) -> Config:
         replace_stem_max_pool=True,
         se_ratio=0.25,
     )
+
+
+RESNET_RS_NETWORKS = Family(
+    "ResNet-RS on ImageNet: 350 epochs at batch 4096 with RandAugment, label smoothing, dropout and a moving average "
+    "of the weights; a network with squeeze-and-excite and ResNet-D's stem and shortcuts.",
+    "Published: 78.8 % top-1 for the smallest, 84.4 % for the largest.",
+    {name: functools.partial(resnet_rs, row) for name, row in RESNET_RS.items()},
+)

@@ -1,14 +1,11 @@
 """Recipes for images of 32 px and less, with the CIFAR networks."""
 
 from resnet_tpu.options.config import Config
+from resnet_tpu.recipes.family import Family
 
 
 def digits() -> Config:
-    """`resnet-tpu train --recipe=digits --data_dir=digits --model_dir=runs/digits`.
-
-    ResNet-20 on scanned digits, 6 epochs: half a minute on 2 CPU cores. `demo` runs this recipe. A digit fills its
-    image and differs from its mirror image, so crops are large and nothing is mirrored.
-    """
+    """`resnet-tpu train --recipe=digits --data_dir=digits --model_dir=runs/digits`."""
     return Config().replace(
         resnet_depth=20,
         image_size=32,
@@ -28,15 +25,16 @@ def digits() -> Config:
     )
 
 
-def cifar() -> Config:
-    """`resnet-tpu train --recipe=cifar --data_dir=cifar10 --model_dir=runs/cifar`.
+DIGITS = Family(
+    "ResNet-20 on scanned digits, 6 epochs: half a minute on 2 CPU cores.",
+    "`demo` runs this recipe. A digit fills its image and differs from its mirror image, so crops are large and "
+    "nothing is mirrored.",
+    {"digits": digits},
+)
 
-    ResNet-20 on CIFAR-10, 182 epochs with the rates of the pruning paper's CIFAR program. These are 71108 steps of
-    batch 128 at rate 0.1 from the first step, a tenth of it from epoch 91 and a hundredth from 136 on; plain momentum;
-    L2 of 2e-4, on batch norm too. Training images are shifted by up to 4 pixels and mirrored; evaluation sees whole
-    images. All are normalised by the mean and standard deviation of the data set; the paper normalises each image by
-    its own. Source: arXiv:2003.02389.
-    """
+
+def cifar() -> Config:
+    """`resnet-tpu train --recipe=cifar --data_dir=cifar10 --model_dir=runs/cifar`."""
     return Config().replace(
         resnet_depth=20,
         image_size=32,
@@ -57,3 +55,13 @@ def cifar() -> Config:
         mean_rgb=(0.4914, 0.4822, 0.4465),
         stddev_rgb=(0.2470, 0.2435, 0.2616),
     )
+
+
+CIFAR = Family(
+    "ResNet-20 on CIFAR-10, 182 epochs with the rates of the pruning paper's CIFAR program.",
+    "These are 71108 steps of batch 128 at rate 0.1 from the first step, a tenth of it from epoch 91 and a hundredth "
+    "from 136 on; plain momentum; L2 of 2e-4, on batch norm too. Training images are shifted by up to 4 pixels and "
+    "mirrored; evaluation sees whole images. All are normalised by the mean and standard deviation of the data set; "
+    "the paper normalises each image by its own. Source: arXiv:2003.02389.",
+    {"cifar": cifar},
+)
