@@ -49,7 +49,7 @@ TEXT_FLAGS = {
 later one overrides an earlier one."""
 
 WITHOUT_EFFECT = {
-    name: Option(name, "", (kind, type(None)), choices, None, why)
+    name: Option(name, (kind, type(None)), why, choices=choices)
     for name, kind, choices, why in (
         ("tpu", str, (), "The program runs on the machine that holds the devices and finds them itself."),
         ("tpu_zone", str, (), "The program runs on the machine that holds the devices."),
@@ -72,7 +72,7 @@ SINGLE_FLAGS: dict[str, Option] = {
     **OPTIONS,
     _LIST: dataclasses.replace(OPTIONS[_LIST], is_repeatable=True),
     **{
-        name: Option(name, "", (bool,), (), False, f"The same as {'='.join(meant)}.")
+        name: Option(name, (bool,), f"The same as {'='.join(meant)}.", default=False)
         for name, meant in SHORTHANDS.items()
     },
     **WITHOUT_EFFECT,
@@ -80,7 +80,7 @@ SINGLE_FLAGS: dict[str, Option] = {
 """Every flag that has one value, by its primary name; a flag named like an option sets that option."""
 
 _BULK = {
-    name: Option(name, "", (FilePath if name in YAML_FLAGS else str,), (), "", text, is_repeatable=True)
+    name: Option(name, (FilePath if name in YAML_FLAGS else str,), text, default="", is_repeatable=True)
     for name, text in {**YAML_FLAGS, **TEXT_FLAGS}.items()
 }
 

@@ -69,11 +69,11 @@ class Option:
     """An option with its types, range and help text, as the command line needs it."""
 
     name: str
-    group: str
     kinds: tuple[Any, ...]  # accepted types, tried in this order; (int, str) is a Length
-    choices: tuple[str, ...]
-    default: Any
-    help: str
+    help: str = ""
+    default: Any = None
+    choices: tuple[str, ...] = ()
+    group: str = ""  # the field of `Config` that holds it
     at_least: float | None = None
     at_most: float | None = None
     is_repeatable: bool = False  # if given several times on a command line, its values form a list
@@ -209,7 +209,7 @@ def _describe(field: dataclasses.Field, hint: Any, group: str) -> Option:
     parts = typing.get_args(hint) if typing.get_origin(hint) in (types.UnionType, typing.Union) else (hint,)
     choices = tuple(choice for part in parts if typing.get_origin(part) is Literal for choice in typing.get_args(part))
     kinds = tuple(str if typing.get_origin(part) is Literal else part for part in parts)
-    return Option(field.name, group, kinds, choices, field.default, **field.metadata)
+    return Option(field.name, kinds, default=field.default, choices=choices, group=group, **field.metadata)
 
 
 def numbers_in(text: str, kind: Callable[[str], Number]) -> list[Number] | None:

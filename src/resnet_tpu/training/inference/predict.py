@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 _NAMES_AT_ONCE = 64
 
-_TOP_K = Option("top_k", "", (int,), (), 5, "", at_least=1)
+_TOP_K = Option("top_k", (int,), default=5, at_least=1)
 
 Format = Literal["table", "csv", "json"]
 
