@@ -3,7 +3,7 @@
 import json
 import sys
 from collections.abc import Callable, Collection, Iterable
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal
 
 from resnet_tpu import storage
 from resnet_tpu.cli.arguments import Command, Given, Group, Menu
@@ -14,8 +14,6 @@ from resnet_tpu.options.overrides import names_file
 
 if TYPE_CHECKING:
     from resnet_tpu.cloud.job import Job, JobOptions
-
-_Own = TypeVar("_Own")
 
 _EXAMPLE = "--package=WHEEL -- --recipe=v5e-8 --data_dir=gs://BUCKET/imagenet --model_dir=gs://BUCKET/run"
 
@@ -40,9 +38,10 @@ def _tpu_vm(given: Given) -> None:
     """Create a TPU slice as a queued resource, train on all its hosts, follow the log, delete it at the end."""
     from resnet_tpu.cloud import tpu_vm
 
-    options, service_options, job = _make_job(given, tpu_vm.TpuVmOptions, "zone")
-    shown = _to_json(tpu_vm.request(job, service_options))
-    _send(options, job, shown, lambda: tpu_vm.submit(job, service_options, endpoint=options.endpoint))
+    options = given.fill(tpu_vm.TpuVmOptions)
+    common, job = _make_job(given, ("zone", options.zone))
+    shown = _to_json(tpu_vm.request(job, options))
+    _send(common, job, shown, lambda: tpu_vm.submit(job, options, endpoint=common.endpoint))
 
 
 @_command("vertex", "--region=us-west4", "resnet_tpu.cloud.vertex:VertexOptions")
@@ -50,9 +49,10 @@ def _vertex(given: Given) -> None:
     """A custom job of Vertex AI, the successor of Cloud ML Engine."""
     from resnet_tpu.cloud import vertex
 
-    options, service_options, job = _make_job(given, vertex.VertexOptions, "region", names_hosts=False)
-    shown = _to_json(vertex.request(job, service_options))
-    _send(options, job, shown, lambda: vertex.submit(job, service_options, endpoint=options.endpoint))
+    options = given.fill(vertex.VertexOptions)
+    common, job = _make_job(given, ("region", options.region), names_hosts=False)
+    shown = _to_json(vertex.request(job, options))
+    _send(common, job, shown, lambda: vertex.submit(job, options, endpoint=common.endpoint))
 
 
 @_command(
@@ -65,8 +65,9 @@ def _gke(given: Given) -> None:
     """A Job of Google Kubernetes Engine; --dry_run prints its manifest."""
     from resnet_tpu.cloud import gke
 
-    options, service_options, job = _make_job(given, gke.GkeOptions)
-    _send(options, job, gke.to_yaml(gke.manifest(job, service_options)), lambda: gke.submit(job, service_options))
+    options = given.fill(gke.GkeOptions)
+    common, job = _make_job(given)
+    _send(common, job, gke.to_yaml(gke.manifest(job, options)), lambda: gke.submit(job, options))
 
 
 def _check_in_bucket(option: str, paths: Iterable[str]) -> None:
@@ -78,11 +79,11 @@ def _check_in_bucket(option: str, paths: Iterable[str]) -> None:
 
 
 def _make_job(
-    given: Given, owner: type[_Own], place: Literal["zone", "region"] | None = None, *, names_hosts: bool = True
-) -> "tuple[JobOptions, _Own, Job]":
-    """The options of all jobs, those of the service, and the job, checked against its zone or region.
+    given: Given, location: tuple[Literal["zone", "region"], str] | None = None, *, names_hosts: bool = True
+) -> "tuple[JobOptions, Job]":
+    """The options that jobs of every service have, and the job, checked against its location.
 
-    place: the option that gives the location; None if the cluster determines it. names_hosts: see `cloud.job.make_job`.
+    location: None if the cluster determines it, and the project. names_hosts: see `cloud.job.make_job`.
     """
     from resnet_tpu.cloud.job import JobOptions, make_job
     from resnet_tpu.cloud.slices import find_slice
@@ -92,26 +93,25 @@ def _make_job(
     _check_in_bucket("config_file", training.get("config_file", ()))
     config = configure(training)
     _check_in_bucket("params_override", filter(names_file, training.get("params_override", ())))
-    options, service_options = given.fill(JobOptions), given.fill(owner)
+    options = given.fill(JobOptions)
     recipe = training.get("recipe", "")
     made_for = recipe and slice_for(recipe)  # the num_cores alone may be of any device
     rented, project = find_slice(options.tpu_type or made_for or ""), options.gcp_project
-    if place:
-        location = getattr(service_options, place)
-        if options.check_zone or not location:
-            rented.check_location(place, location)
+    if location:
+        if options.check_zone or not location[1]:
+            rented.check_location(*location)
         project = project_of(project)
-    return options, service_options, make_job(options, config, given.rest, rented, project, names_hosts=names_hosts)
+    return options, make_job(options, config, given.rest, rented, project, names_hosts=names_hosts)
 
 
 def _send(options: "JobOptions", job: "Job", shown: str, send: Callable[[], None]) -> None:
     """With --dry_run, only prints the request; otherwise uploads what the job needs, then sends it."""
-    from resnet_tpu.cloud.job import stage
+    from resnet_tpu.cloud.package import upload
 
     if options.dry_run:
         sys.stdout.write(shown)
         return
-    stage(job, options.package)
+    upload(options.package, job.package)
     send()
 
 

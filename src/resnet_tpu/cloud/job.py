@@ -1,6 +1,5 @@
 """A job that trains in the cloud: its machines, arguments and container."""
 
-import logging
 import re
 import shlex
 import time
@@ -8,15 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from resnet_tpu import __version__, storage
+from resnet_tpu import storage
 from resnet_tpu.checkpoints.pretrained import HUB, PRETRAINED
+from resnet_tpu.cloud.package import install_commands, package_in_container
 from resnet_tpu.cloud.slices import Slice
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.option_checks import check_options
 from resnet_tpu.options.config import Config
 from resnet_tpu.options.fields import FilePath, option
-
-log = logging.getLogger(__name__)
 
 BARE_IMAGE = "python:3.12-slim"
 """A container in which the package is installed first."""
@@ -24,9 +22,6 @@ BARE_IMAGE = "python:3.12-slim"
 _HOST_NAME = re.compile("[a-z]([-a-z0-9]{0,38}[a-z0-9])?")  # the services allow 63; they and we append to the name
 _DISPLAY_NAME = re.compile("[A-Za-z][-_A-Za-z0-9]{0,127}")
 _LABEL = re.compile("[a-z][-_a-z0-9]{0,62}=[-_a-z0-9]{0,63}")
-_FILE = re.compile(r"^\.|/|\.(tar\.\w+|tgz|zip)$")  # pip takes these for a file or a folder
-_ADDRESSES = ("git+", "http://", "https://")
-"""Prefixes of the addresses from which pip can install directly."""
 
 _BUCKET_PATHS = (
     "model_dir", "data_dir", "resnet_checkpoint", "export_dir", "lottery_results_dir", "lottery_prune_at",
@@ -69,7 +64,7 @@ class Job:
     arguments: tuple[str, ...]  # of `resnet-tpu train`
     folder: str  # of its logs
     image: str
-    package: str  # pip installs this in the container first; empty: nothing
+    package: str  # installed in the container first; empty: nothing
     spot: bool
     service_account: str
     labels: Mapping[str, str]
@@ -80,7 +75,7 @@ class Job:
         train = ["resnet-tpu", "train", *self.arguments]
         if not self.package:
             return train
-        steps = ["set -e", *_install(self.package), f"exec {shlex.join(train)}"]
+        steps = ["set -e", *install_commands(self.package), f"exec {shlex.join(train)}"]
         return ["sh", "-c", "\n".join(steps)]
 
 
@@ -107,14 +102,15 @@ def make_job(
     if options.image and options.package:
         do = "Leave one out: an image of your own has resnet-tpu in it."
         raise UserError("--package", f"one together with --image={options.image}", "one of the two", do)
+    folder = storage.join(staging, name)
     return Job(
         name=name,
         project=project,
         slice=rented,
         arguments=tuple(arguments),
-        folder=storage.join(staging, name),
+        folder=folder,
         image=options.image or BARE_IMAGE,
-        package="" if options.image else _package(options.package, storage.join(staging, name)),
+        package="" if options.image else package_in_container(options.package, folder),
         spot=options.spot,
         service_account=options.service_account,
         labels=_labels(options.labels),
@@ -131,12 +127,6 @@ def _check_name(name: str, *, names_hosts: bool) -> None:
     like = re.sub("[^a-z0-9]+", "-", name.lower()).strip("-")[:40].rstrip("-")
     do = f"Write --job_name={like}." if _HOST_NAME.fullmatch(like) else "Change it."
     raise UserError("--job_name", repr(name), expected, do)
-
-
-def stage(job: Job, package: str) -> None:
-    """Copies a wheel from this machine to the job's folder. Does nothing for other packages."""
-    if _is_local_wheel(package):
-        storage.write_bytes(job.package, storage.read_bytes(package))
 
 
 def _check_training(config: Config, rented: Slice) -> None:
@@ -161,50 +151,6 @@ def _check_training(config: Config, rented: Slice) -> None:
 def _is_published(option: str, path: str) -> bool:
     """Whether an option names weights that a job can download: not those of the Hub, whose client it does not have."""
     return option == "resnet_checkpoint" and path in PRETRAINED and not path.startswith(HUB)
-
-
-def _install(package: str) -> list[str]:
-    """Shell commands that install the package."""
-    pip = "python -m pip install --quiet --root-user-action=ignore"
-    if not _is_wheel(package):
-        git = ["apt-get update --quiet=2", "apt-get install --quiet=2 --yes git"] if "git+" in package else []
-        return [*git, f"{pip} {shlex.quote(package)}"]
-    wheel = package.rsplit("/", 1)[-1]
-    copy = f"import fsspec; files, path = fsspec.url_to_fs({package!r}); files.get(path, {wheel!r})"
-    return [f"{pip} gcsfs", f"python -c {shlex.quote(copy)}", f"{pip} {shlex.quote(f'./{wheel}[tpu,gcp]')}"]
-
-
-def _package(package: str, folder: str) -> str:
-    """What pip installs for `--package`; a wheel on this machine is staged in `folder`. Raises UserError."""
-    if _is_local_wheel(package):
-        return storage.join(folder, package.rsplit("/", 1)[-1])
-    if package.startswith(_ADDRESSES):
-        return f"resnet-tpu[tpu,gcp] @ {package}"
-    if not _is_wheel(package) and "@" not in package and _FILE.search(package):
-        do = "Build one with `make wheels`."
-        raise UserError(
-            "--package", package, "a wheel, an address or a requirement: the job cannot see other files", do
-        )
-    if package:
-        return package
-    log.warning(
-        "The job would stop at once: it is to install resnet-tpu %s from a package index, and none has it yet. Give "
-        "--package=WHEEL, --package=git+https://..., or --image.", __version__,
-    )  # fmt: skip
-    return f"resnet-tpu[tpu,gcp]=={__version__}"
-
-
-def _is_wheel(package: str) -> bool:
-    """Whether `package` is a wheel on this machine or in a bucket, not a requirement that pip resolves itself."""
-    return package.endswith(".whl") and " @ " not in package and not package.startswith(_ADDRESSES)
-
-
-def _is_local_wheel(package: str) -> bool:
-    if not _is_wheel(package) or storage.is_remote(package):
-        return False
-    if not storage.exists(package):
-        raise UserError("--package", package, "an existing file", "Build it with `make wheels`.")
-    return True
 
 
 def _labels(text: str) -> dict[str, str]:

@@ -1,5 +1,6 @@
 """TPU slices as Google Cloud rents them: names, hosts, zones, and their names in each service."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -7,19 +8,18 @@ from resnet_tpu.errors import UserError, nearest
 from resnet_tpu.performance.plan.topology import TPU_SLICES, Topology, find_tpu_slice
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _Rented:
     """Google Cloud's names and zones for a TPU generation."""
 
     prefix: str  # of slice names
     runtime: str  # software of a TPU VM
-    gke: str  # label of a node with these chips; empty: not on GKE
-    vertex: str  # family of machine types on Vertex AI; empty: not there
     single: tuple[str, ...]  # zones of slices with a single host
     several: tuple[str, ...]  # zones of larger ones
+    gke: str = ""  # label of a node with these chips; empty: not on GKE
+    vertex: str = ""  # family of machine types on Vertex AI; empty: not there
 
 
-_V2_V3 = ("tpu-ubuntu2204-base", "", "cloud-tpu")
 _V5E = ("us-central1-a", "us-south1-a", "us-west1-c", "us-west4-a", "europe-west4-b")
 _V5P = ("us-central1-a", "us-east5-a", "europe-west4-b")
 _V6E = (
@@ -28,14 +28,45 @@ _V6E = (
 )  # fmt: skip
 
 _RENTED = {
-    "v2": _Rented("v2", *_V2_V3, ("us-central1-b", "us-central1-c", "europe-west4-a", "asia-east1-c"),
-                  ("us-central1-a", "europe-west4-a")),
-    "v3": _Rented("v3", *_V2_V3, ("us-central1-a", "us-central1-b", "europe-west4-a"), ("europe-west4-a",)),
-    "v4": _Rented("v4", "tpu-ubuntu2204-base", "tpu-v4-podslice", "", ("us-central2-b",), ("us-central2-b",)),
-    "v5e": _Rented("v5litepod", "v2-alpha-tpuv5-lite", "tpu-v5-lite-podslice", "ct5lp-hightpu", _V5E, _V5E),
-    "v5p": _Rented("v5p", "v2-alpha-tpuv5", "tpu-v5p-slice", "", _V5P, _V5P),
-    "v6e": _Rented("v6e", "v2-alpha-tpuv6e", "tpu-v6e-slice", "ct6e-standard", _V6E, _V6E),
-}  # fmt: skip
+    "v2": _Rented(
+        prefix="v2",
+        runtime="tpu-ubuntu2204-base",
+        vertex="cloud-tpu",
+        single=("us-central1-b", "us-central1-c", "europe-west4-a", "asia-east1-c"),
+        several=("us-central1-a", "europe-west4-a"),
+    ),
+    "v3": _Rented(
+        prefix="v3",
+        runtime="tpu-ubuntu2204-base",
+        vertex="cloud-tpu",
+        single=("us-central1-a", "us-central1-b", "europe-west4-a"),
+        several=("europe-west4-a",),
+    ),
+    "v4": _Rented(
+        prefix="v4",
+        runtime="tpu-ubuntu2204-base",
+        gke="tpu-v4-podslice",
+        single=("us-central2-b",),
+        several=("us-central2-b",),
+    ),
+    "v5e": _Rented(
+        prefix="v5litepod",
+        runtime="v2-alpha-tpuv5-lite",
+        gke="tpu-v5-lite-podslice",
+        vertex="ct5lp-hightpu",
+        single=_V5E,
+        several=_V5E,
+    ),
+    "v5p": _Rented(prefix="v5p", runtime="v2-alpha-tpuv5", gke="tpu-v5p-slice", single=_V5P, several=_V5P),
+    "v6e": _Rented(
+        prefix="v6e",
+        runtime="v2-alpha-tpuv6e",
+        gke="tpu-v6e-slice",
+        vertex="ct6e-standard",
+        single=_V6E,
+        several=_V6E,
+    ),
+}
 """Sources, as of 2026: Cloud TPU's documentation, "TPU regions and zones" and "TPU software versions", for
 asia-northeast1-b "Request Cloud TPUs using Flex-start"; Google Kubernetes Engine's, "Plan TPUs in GKE"; Vertex AI's,
 "Configure compute resources". Zones that Google reserves for single customers are omitted. For two zones we could read
@@ -81,21 +112,22 @@ class Slice:
     @property
     def gke_label(self) -> str:
         """GKE's name for its chips. Raises UserError if GKE does not offer them."""
-        return self._offered("GKE", "gke")
+        return self._offered("GKE", lambda rented: rented.gke)
 
     @property
     def vertex_family(self) -> str:
         """The family of its machine types on Vertex AI. Raises UserError if Vertex AI has none."""
-        return self._offered("Vertex AI", "vertex")
+        return self._offered("Vertex AI", lambda rented: rented.vertex)
 
     @property
     def _rented(self) -> _Rented:
         return _RENTED[self.topology.generation.name]
 
-    def _offered(self, service: str, field: str) -> str:
-        if name := getattr(self._rented, field):
+    def _offered(self, service: str, name_in: Callable[[_Rented], str]) -> str:
+        """The name that `service` has for these chips. Raises UserError, naming those that it has, if there is none."""
+        if name := name_in(self._rented):
             return name
-        having = ", ".join(generation for generation, rented in _RENTED.items() if getattr(rented, field))
+        having = ", ".join(generation for generation, rented in _RENTED.items() if name_in(rented))
         do = "Choose one of them, or `resnet-tpu submit tpu_vm`."
         raise UserError("--tpu_type", self.accelerator_type, f"a slice that {service} has: one of {having}", do)
 
