@@ -28,7 +28,7 @@ from resnet_tpu.errors import LostProcessError, UserError, describe, first_line
 from resnet_tpu.options.config import RunConfig
 from resnet_tpu.parallel import distributed
 from resnet_tpu.parallel.rendezvous import meet
-from resnet_tpu.system.program import as_user_error
+from resnet_tpu.system.failures import as_user_error
 
 log = logging.getLogger(__name__)
 
