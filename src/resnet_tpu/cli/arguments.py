@@ -4,21 +4,16 @@ import dataclasses
 import functools
 import pkgutil
 import sys
-import textwrap
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
+from resnet_tpu.cli.help_text import column_of, entries, examples_of, help_of, metavar, wrap
 from resnet_tpu.errors import UserError, nearest
-from resnet_tpu.options.fields import FilePath, Option, Rgb, expand_home, options_of
+from resnet_tpu.options.fields import Option, expand_home, options_of
 
 T = TypeVar("T")
 
-_WIDTH = 110
-_COLUMN = 30
-"""The rightmost column at which the texts next to names may begin."""
-
-_wrap = functools.partial(textwrap.fill, width=_WIDTH, break_on_hyphens=False, break_long_words=False)
 _SPELLINGS = (
     "--some_name=VALUE may be written --some-name VALUE. A BOOL: --some_name for true, --no-some-name for false."
 )
@@ -249,13 +244,13 @@ class Command:
         parts = {"positional arguments": {argument.metavar: argument.help for argument in self.arguments}}
         parts |= {group.title: group.entries(whole=whole) for group in self.groups}
         more = sum(len(group.entries(whole=True)) - len(parts[group.title]) for group in self.groups)
-        column = _column([name for texts in parts.values() for name in texts])
+        column = column_of([name for texts in parts.values() for name in texts])
         texts = [
             f"usage: {self._usage()}",
-            "\n".join(map(_wrap, self.about.split("\n"))),
+            "\n".join(map(wrap, self.about.split("\n"))),
             *(f"{title}:\n{entries(texts, column)}" for title, texts in parts.items() if texts),
             f"{self.program} --help-all shows {more} more options." if more else "",
-            "\n".join(["examples:", *(f"  {example}" for example in self.examples)]) if self.examples else "",
+            examples_of(self.examples),
             _SPELLINGS,
         ]
         return "\n\n".join(filter(None, texts))
@@ -312,42 +307,7 @@ class Menu:
             self.about,
             self.details,
             f"{self.what} is one of:\n{entries({name: verb.about for name, verb in self.verbs.items()})}",
-            "\n".join(["examples:", *(f"  {example}" for example in self.examples)]),
+            examples_of(self.examples),
             f"`{self.program} {self.what} --help` lists the options of each.",
         ]
         return "\n\n".join(filter(None, texts))
-
-
-def metavar(option: Option) -> str:
-    """The placeholder for the option's value in the help."""
-    if option.choices:
-        return "{" + ",".join(option.choices) + "}"
-    if option.is_length:
-        return "STEPS|EPOCHS"
-    return {bool: "[BOOL]", int: "N", float: "X", Rgb: "R,G,B", FilePath: "PATH"}.get(option.kinds[0], "TEXT")
-
-
-def help_of(option: Option) -> str:
-    """The option's help text with its default."""
-    if option.default is None or option.default == "" or "default" in option.help.lower():
-        return option.help
-    default = str(option.default).lower() if isinstance(option.default, bool) else option.default
-    return f"{option.help} Default: {default}."
-
-
-def entries(texts: Mapping[str, str], column: int = 0) -> str:
-    """A part of a help text: names with their texts in a column next to them. column: 0 chooses one that fits."""
-    column = column or _column(texts)
-    lines: list[str] = []
-    for name, text in texts.items():
-        head = f"  {name}"
-        if len(name) > column - 4:  # the text begins on the next line
-            lines.append(head)
-            head = ""
-        lines.append(_wrap(text, initial_indent=head.ljust(column), subsequent_indent=" " * column))
-    return "\n".join(lines)
-
-
-def _column(names: Collection[str]) -> int:
-    """The column at which the texts next to these names begin."""
-    return min(_COLUMN, 4 + max(map(len, names), default=0))
