@@ -8,7 +8,8 @@ import pytest
 
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import OPTIONS, Config
-from resnet_tpu.options.fields import option, options_of, steps
+from resnet_tpu.options.fields import option, options_of
+from resnet_tpu.options.lengths import steps_in
 
 
 @pytest.mark.parametrize(
@@ -126,7 +127,7 @@ def test_json_round_trip() -> None:
 )
 def test_steps_by_the_formula_of_the_original(length: int | str, expected: int) -> None:
     # int(15 * 2934 / 1024) = 42 is the worked example of the original's tutorial.
-    assert steps("train_steps", length, num_train_images=2934, train_batch_size=1024) == expected
+    assert steps_in(length, what="train_steps", num_train_images=2934, train_batch_size=1024) == expected
 
 
 def test_options_of_describes_any_dataclass() -> None:

@@ -5,6 +5,7 @@ import textwrap
 from collections.abc import Collection, Mapping, Sequence
 
 from resnet_tpu.options.fields import FilePath, Option, Rgb
+from resnet_tpu.options.lengths import Length
 
 _COLUMN = 30
 """The rightmost column at which the texts next to names may begin."""
@@ -17,9 +18,8 @@ def metavar(option: Option) -> str:
     """The placeholder for the option's value in the help."""
     if option.choices:
         return "{" + ",".join(option.choices) + "}"
-    if option.is_length:
-        return "STEPS|EPOCHS"
-    return {bool: "[BOOL]", int: "N", float: "X", Rgb: "R,G,B", FilePath: "PATH"}.get(option.kinds[0], "TEXT")
+    named = {bool: "[BOOL]", int: "N", float: "X", Length: "STEPS|EPOCHS", Rgb: "R,G,B", FilePath: "PATH"}
+    return named.get(option.kinds[0], "TEXT")
 
 
 def help_of(option: Option) -> str:

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from resnet_tpu.errors import UserError, check_kind, nearest
-from resnet_tpu.options.fields import FilePath, Length, Option, Rgb, numbers_in, option, options_of
+from resnet_tpu.options.fields import FilePath, Option, Rgb, numbers_in, option, options_of
+from resnet_tpu.options.lengths import Length
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ import dataclasses
 import math
 import numbers
 import os
-import re
 import types
 import typing
 from collections.abc import Callable
@@ -13,9 +12,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeVar
 
 from resnet_tpu.errors import UserError, nearest, with_type
-
-Length = int | str
-"""A duration: a number of optimizer steps, or epochs over the training images as text: `15epochs`, `0.5epochs`."""
+from resnet_tpu.options.lengths import Length, check_length
 
 Rgb = tuple[float, float, float]
 """A value each for red, green and blue."""
@@ -27,8 +24,6 @@ GivenPath = str | os.PathLike[str]
 """A path in any form that a Python program may pass."""
 
 Number = TypeVar("Number", int, float)
-
-_EPOCHS = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(?:ep|epoch|epochs)\s*")
 
 
 def expand_home(path: GivenPath) -> str:
@@ -69,7 +64,7 @@ class Option:
     """An option with its types, range and help text, as the command line needs it."""
 
     name: str
-    kinds: tuple[Any, ...]  # accepted types, tried in this order; (int, str) is a Length
+    kinds: tuple[Any, ...]  # accepted types, tried in this order
     help: str = ""
     default: Any = None
     choices: tuple[str, ...] = ()
@@ -81,7 +76,7 @@ class Option:
     @property
     def is_length(self) -> bool:
         """Whether the option is a `Length`."""
-        return int in self.kinds and str in self.kinds
+        return Length in self.kinds
 
     @property
     def is_path(self) -> bool:
@@ -106,7 +101,7 @@ class Option:
             except (KeyError, ValueError, TypeError, OverflowError):
                 continue
             if self.is_length:
-                check_length(self.name, converted)
+                check_length(converted, what=self.name)
             if not isinstance(converted, str | tuple):
                 self._check_range(converted, value)
             return converted
@@ -120,7 +115,7 @@ class Option:
 
     def _wrong(self, value: Any) -> UserError:
         do = f"Change the value.{nearest(str(value), self.choices)}"
-        if value and isinstance(value, list | tuple) and str in self.kinds and not (self.choices or self.is_length):
+        if value and isinstance(value, list | tuple) and str in self.kinds and not self.choices:
             do = f"Write it as one text: {','.join(map(str, value))!r}."
         return UserError(self.name, repr(value), self.expected(), do)
 
@@ -130,12 +125,9 @@ class Option:
             return "one of " + ", ".join(self.choices)
         words = {
             bool: "true or false", int: "a whole number", float: "a number", str: "text", FilePath: "a path",
+            Rgb: "three numbers such as 0.5,0.5,0.5", Length: "steps or epochs such as 15epochs",
             types.NoneType: "null",
         }  # fmt: skip
-        if self.is_length:
-            words |= {int: "steps", str: "epochs such as 15epochs"}
-        if Rgb in self.kinds:
-            return "three numbers such as 0.5,0.5,0.5"
         return " or ".join(words[kind] for kind in self.kinds)
 
 
@@ -183,6 +175,13 @@ def _parse_path(value: Any) -> str:
     return expand_home(_parse_str(value))
 
 
+def _parse_length(value: Any) -> Length:
+    try:
+        return _parse_int(value)
+    except (ValueError, TypeError, OverflowError):
+        return _parse_str(value)
+
+
 def _parse_rgb(value: Any) -> Rgb:
     red, green, blue = (_parse_float(part) for part in (value.split(",") if isinstance(value, str) else value))
     return red, green, blue
@@ -190,6 +189,7 @@ def _parse_rgb(value: Any) -> Rgb:
 
 _PARSERS: dict[Any, Callable[[Any], Any]] = {
     bool: _parse_bool, int: _parse_int, float: _parse_float, str: _parse_str, FilePath: _parse_path, Rgb: _parse_rgb,
+    Length: _parse_length,
 }  # fmt: skip
 
 
@@ -218,23 +218,3 @@ def numbers_in(text: str, kind: Callable[[str], Number]) -> list[Number] | None:
         return [kind(part) for part in text.split(",")] if text else []
     except ValueError:
         return None
-
-
-def steps(what: str, length: Length, *, num_train_images: int, train_batch_size: int) -> int:
-    """`length` in optimizer steps: `int(epochs * num_train_images / train_batch_size)`, the original's formula.
-
-    Raises UserError, naming `what`, when `length` is neither a number of steps >= 0 nor epochs.
-    """
-    if isinstance(length, int):
-        if length >= 0:
-            return length
-    elif match := _EPOCHS.fullmatch(length):
-        count = float(match[1]) * num_train_images / train_batch_size
-        if count < 2**63:
-            return int(count)
-    raise UserError(what, repr(length), "steps such as 1000 or epochs such as 15epochs", "Change the value.")
-
-
-def check_length(what: str, length: Length) -> None:
-    """Raises UserError, as `steps` does, unless `length` is a number of steps or epochs."""
-    steps(what, length, num_train_images=1, train_batch_size=1)

@@ -5,7 +5,8 @@ from typing import Literal
 
 from resnet_tpu.errors import UserError, nearest
 from resnet_tpu.options.config import OPTIONS
-from resnet_tpu.options.fields import Length, convert_fields, numbers_in, option
+from resnet_tpu.options.fields import convert_fields, numbers_in, option
+from resnet_tpu.options.lengths import Length
 from resnet_tpu.pruning.levels import DEFAULT_RATE
 from resnet_tpu.pruning.retrain import RETRAININGS
 

@@ -14,7 +14,7 @@ from resnet_tpu.data.sources.source import Source
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.option_checks import check_options
 from resnet_tpu.options.config import Config
-from resnet_tpu.options.fields import steps
+from resnet_tpu.options.lengths import steps_in
 from resnet_tpu.parallel import distributed, hosts
 from resnet_tpu.training.maths.lengths import kept_steps
 from resnet_tpu.training.maths.network import network_on
@@ -113,7 +113,7 @@ def note_on_epochs(config: Config, step: int, total: int, position: int) -> str:
     train, images = config.train, config.data.images_per_epoch
     if position == step * train.train_batch_size or isinstance(train.train_steps, int):
         return ""
-    asked = steps("train_steps", train.train_steps, num_train_images=images, train_batch_size=1)
+    asked = steps_in(train.train_steps, what="train_steps", num_train_images=images, train_batch_size=1)
     needed = step + max(0, asked - position) // train.train_batch_size
     end = (position + max(0, total - step) * train.train_batch_size) / images
     note = f"train_steps {train.train_steps} is {total} steps of {train.train_batch_size} images. As earlier steps had "
