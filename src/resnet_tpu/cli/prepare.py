@@ -2,13 +2,18 @@
 
 import dataclasses
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from resnet_tpu.cli.arguments import Argument, Command, Given, Group
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import OPTIONS, Config
 from resnet_tpu.options.fields import Option, option, options_of
 from resnet_tpu.reports.console import make_console
+
+if TYPE_CHECKING:
+    from resnet_tpu.data.prepare.options import PrepareOptions
 
 
 @dataclass(frozen=True)
@@ -54,45 +59,67 @@ def _bigtable_options() -> dict[str, Option]:
 def prepare(given: Given) -> None:
     """Convert images, in a folder per class or listed in a CSV, to TFRecords, which train reads fast."""
     from resnet_tpu.data.prepare.options import PrepareOptions
-    from resnet_tpu.data.prepare.prepare import prepare as prepare_images
-    from resnet_tpu.data.prepare.report import render_report
 
     how, options = given.fill(_HowOptions), given.fill(PrepareOptions)
+    table = Config().replace(**{name: given.values[name] for name in _bigtable_options() if name in given.values}).data
+    raw_dir, out_dir = given.values["raw_dir"], given.values["out_dir"]
+    _check_beam(given, how)
+    if table.bigtable_instance:
+        from resnet_tpu.data.prepare.bigtable_writer import check_access, write_table
+
+        _check_copy_to_table(given)
+        check_access(table)  # now, not after hours of preparing
+        if out_dir:
+            _write_shards(raw_dir, out_dir, options, beam=given.rest if how.beam else None)
+        number = write_table(out_dir or raw_dir, table, overwrite=options.overwrite)
+        print(f"{number} rows written to {table.location}.")
+    else:
+        _check_no_table(given)
+        _write_shards(raw_dir, out_dir, options, beam=given.rest if how.beam else None)
+
+
+def _check_beam(given: Given, how: _HowOptions) -> None:
+    """Raises UserError for options of Beam without it."""
     if given.rest and not how.beam:
         expected = "nothing after -- without --beam"
         raise UserError("resnet-tpu prepare", given.rest[0], expected, "Pass --beam before --, or leave it out.")
-    table = Config().replace(**{name: given.values[name] for name in _bigtable_options() if name in given.values}).data
-    raw_dir, out_dir = given.values["raw_dir"], given.values["out_dir"]
+
+
+def _check_copy_to_table(given: Given) -> None:
+    """Raises UserError for options of new shards where those in RAW are only copied to a table."""
+    from resnet_tpu.data.prepare.options import PrepareOptions
+
+    for name in [*options_of(PrepareOptions), *options_of(_HowOptions)]:
+        if name in given.values and name != "overwrite" and not given.values["out_dir"]:
+            do = "Give a folder for new TFRecords as OUT, or leave it out."
+            raise UserError(name, given.values[name], "nothing: the table gets the records as they are", do)
+
+
+def _check_no_table(given: Given) -> None:
+    """Raises UserError for options of a table that is not named, and without a folder for shards."""
     for name in _bigtable_options():
-        if name in given.values and not table.bigtable_instance:
+        if name in given.values:
             do = "Give --bigtable_instance=INSTANCE too, or leave it out."
             raise UserError(name, given.values[name], "nothing, as no table is written", do)
-    if table.bigtable_instance:
-        from resnet_tpu.data.prepare.bigtable_writer import check_access
-
-        for name in [*options_of(PrepareOptions), *options_of(_HowOptions)]:
-            if name in given.values and name != "overwrite" and not out_dir:
-                do = "Give a folder for new TFRecords as OUT, or leave it out."
-                raise UserError(name, given.values[name], "nothing: the table gets the records as they are", do)
-        check_access(table)  # now, not after hours of preparing
-    if out_dir:
-        console = make_console()
-        manifest = prepare_images(raw_dir, out_dir, options, beam=given.rest if how.beam else None)
-        console.print(render_report(manifest))
-        hint, options_of_train = "Train on them:", ""
-        if "validation" not in manifest.splits:
-            hint = (
-                "No photos to validate with: add some, or split anew with --split=0.8,0.2 --overwrite, if the split "
-                "was random. Without any:"
-            )
-            options_of_train = " --mode=train"
-        command = f"resnet-tpu train {shlex.quote(out_dir)}{options_of_train}"
-        console.print(f"{hint} {command}", markup=False, soft_wrap=True)
-    if table.bigtable_instance:
-        from resnet_tpu.data.prepare.bigtable_writer import write_table
-
-        number = write_table(out_dir or raw_dir, table, overwrite=options.overwrite)
-        print(f"{number} rows written to {table.location}.")
-    elif not out_dir:
+    if not given.values["out_dir"]:
         do = "Give a folder for the TFRecords; or --bigtable_instance, to copy those in RAW to a table."
         raise UserError("resnet-tpu prepare", "no OUT", "a folder to write to", do)
+
+
+def _write_shards(raw_dir: str, out_dir: str, options: "PrepareOptions", *, beam: Sequence[str] | None) -> None:
+    """Writes the shards, and prints what is in them and the command that trains on them."""
+    from resnet_tpu.data.prepare.prepare import prepare as prepare_images
+    from resnet_tpu.data.prepare.report import render_report
+
+    console = make_console()
+    manifest = prepare_images(raw_dir, out_dir, options, beam=beam)
+    console.print(render_report(manifest))
+    hint, options_of_train = "Train on them:", ""
+    if "validation" not in manifest.splits:
+        hint = (
+            "No photos to validate with: add some, or split anew with --split=0.8,0.2 --overwrite, if the split "
+            "was random. Without any:"
+        )
+        options_of_train = " --mode=train"
+    command = f"resnet-tpu train {shlex.quote(out_dir)}{options_of_train}"
+    console.print(f"{hint} {command}", markup=False, soft_wrap=True)
