@@ -8,7 +8,9 @@ from pathlib import Path
 
 from resnet_tpu import storage
 from resnet_tpu.cli.arguments import Command, Given, Group
+from resnet_tpu.errors import UserError
 from resnet_tpu.options.fields import FilePath, option
+from resnet_tpu.reports.console import make_console
 
 log = logging.getLogger(__name__)
 
@@ -30,64 +32,59 @@ class DemoOptions:
 def demo(given: Given) -> None:
     """Try the whole workflow, from a folder of images to predictions, on a small data set."""
     options = given.fill(DemoOptions)
-    run(options.data_dir, options.output_dir)
-
-
-def run(photos: str, output_dir: str) -> None:
-    """Prepares, trains, evaluates and predicts on `photos` (class folders), by default on real scanned digits.
-
-    Writes everything below `output_dir`; if run again, it continues where it stopped. Prints a table of results and
-    files, and the next commands to try. Raises UserError.
-    """
-    from rich.markup import escape
-    from rich.table import Table
 
     from resnet_tpu.data.prepare.digits import write_digits
     from resnet_tpu.data.prepare.options import PrepareOptions
     from resnet_tpu.data.prepare.prepare import prepare
     from resnet_tpu.data.prepare.report import render_report
-    from resnet_tpu.errors import UserError
     from resnet_tpu.recipes import find_recipe
     from resnet_tpu.recipes.choice import choose
-    from resnet_tpu.reports.console import make_console
-    from resnet_tpu.reports.run_curves import curves_path
     from resnet_tpu.training.inference.predict import predict
     from resnet_tpu.training.loop import train
 
-    raw, data, model = (storage.join(output_dir, name) for name in ("photos", "data", "model"))
-    pictures = storage.join(model, "report")
-    if photos:
-        raw, recipe = photos, "flowers_cpu"
+    raw, data, model = (storage.join(options.output_dir, name) for name in ("photos", "data", "model"))
+    if options.data_dir:
+        raw, recipe = options.data_dir, "flowers_cpu"
     else:
         write_digits(raw)
         recipe = "digits"
     log.info("1. prepare %s", raw)
-    console = make_console()
     manifest = prepare(raw, data, PrepareOptions())
-    console.print(render_report(manifest))
+    make_console().print(render_report(manifest))
     log.info("2. train, recipe %s", recipe)
     config = find_recipe(recipe).replace(data_dir=data, model_dir=model)
-    if photos:
+    if options.data_dir:
         fewer = choose(manifest.splits["train"].num_images, device="cpu", has_weights=False).changes
         config = config.replace(**fewer)
     train(config)
     log.info("3. predict the test images")
-    predictions = predict(config)
-    score = predictions.accuracy
+    score = predict(config).accuracy
     if score is None:
         raise UserError("Test images", "none", "at least one", "Give more photos per class.")
+    _show(data, model, score.top_1)
+
+
+def _show(data: str, model: str, accuracy: float) -> None:
+    """Prints the results, where everything is, and the next commands to try."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    from resnet_tpu.reports.run_curves import curves_path
+
+    pictures = storage.join(model, "report", "test")
     table = Table(title="Demo", show_header=False)
     table.add_column()
     table.add_column(overflow="fold")  # so that a path can be copied whole
     for name, value in {
-        "test accuracy": f"{score.top_1:.2%}",
+        "test accuracy": f"{accuracy:.2%}",
         "data": data,
         "checkpoints, metrics": model,
         "curves": curves_path(model),
-        "confusion matrix": storage.join(pictures, "test", "confusion_matrix.png"),
-        "worst mistakes": storage.join(pictures, "test", "mistakes.png"),
+        "confusion matrix": storage.join(pictures, "confusion_matrix.png"),
+        "worst mistakes": storage.join(pictures, "mistakes.png"),
     }.items():
         table.add_row(name, escape(value))
+    console = make_console()
     console.print(table)
     here = sys.argv[0] if Path(sys.argv[0]).name == "resnet-tpu" else f"{sys.executable} -m resnet_tpu"
     command = "resnet-tpu" if shutil.which("resnet-tpu") else here  # `here`: in an environment that is not activated

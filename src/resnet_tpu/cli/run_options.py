@@ -78,13 +78,16 @@ def groups_for_runs(*, without: Collection[str], aliases: Mapping[str, Alias] | 
     groups = {"options in bulk": BulkOptions} | {
         CONCERNS[name]: options_about(name) for name in ("data", "eval", "run")
     }
-    return [Group(title, of, without, aliases or {}, COMMON_AFTERWARDS) for title, of in groups.items()]
+    return [
+        Group(title, of, without=without, aliases=aliases or {}, common=COMMON_AFTERWARDS)
+        for title, of in groups.items()
+    ]
 
 
 def groups_for_trainings() -> list[Group]:
     """The recipe, options in bulk, and all options of training."""
     groups = {"options in bulk": BulkOptions, **{title: options_about(name) for name, title in CONCERNS.items()}}
-    return [Group(title, of, (), ALIASES, COMMON_IN_TRAINING) for title, of in groups.items()]
+    return [Group(title, of, aliases=ALIASES, common=COMMON_IN_TRAINING) for title, of in groups.items()]
 
 
 def slice_for(recipe: str) -> str | None:

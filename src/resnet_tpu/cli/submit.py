@@ -26,7 +26,7 @@ def _command(name: str, example: str, options: str, *, without: Collection[str] 
     return Command(
         f"resnet-tpu submit {name}",
         "After -- come the arguments of `resnet-tpu train`, as they are.",
-        [Group("the job", "resnet_tpu.cloud.job:JobOptions", without), Group(f"only {name}", options)],
+        [Group("the job", "resnet_tpu.cloud.job:JobOptions", without=without), Group(f"only {name}", options)],
         usage="[options] -- [options of resnet-tpu train]",
         examples=(f"resnet-tpu submit {name} {example} {_EXAMPLE}",),
         other_program=_TRAINER.options,

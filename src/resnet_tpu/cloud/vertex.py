@@ -3,6 +3,7 @@
 import functools
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,7 +76,8 @@ def submit(job: Job, options: VertexOptions, *, endpoint: str = "", pause_secs: 
                 _follow(functools.partial(_answer, session.get, f"{address}/v1/{name}"), pause_secs)
 
 
-def _follow(poll: Any, pause_secs: float) -> None:
+def _follow(poll: Callable[[], dict[str, Any]], pause_secs: float) -> None:
+    """Shows each change of state until the job has ended. Raises TrainingFailedError unless it has succeeded."""
     from google.api_core.exceptions import ServerError, TooManyRequests
 
     state = ""
@@ -106,7 +108,7 @@ def _machine(job: Job) -> dict[str, Any]:
     return {"machineType": f"{rented.vertex_family}-{rented.chips_per_host}t", "tpuTopology": rented.shape}
 
 
-def _answer(ask: Any, url: str, **content: Any) -> dict[str, Any]:
+def _answer(ask: Callable[..., Any], url: str, **content: Any) -> dict[str, Any]:
     """The service's answer. Raises the error of google.api_core that corresponds to its status."""
     import requests
     from google.api_core import exceptions
