@@ -17,8 +17,9 @@ from typing import Any
 from resnet_tpu import api, cli
 from resnet_tpu.checkpoints.pretrained import PRETRAINED
 from resnet_tpu.checkpoints.timm_folder import architecture_of
-from resnet_tpu.cli.arguments import Command, Menu, Verb
+from resnet_tpu.cli.command import Command, Verb
 from resnet_tpu.cli.help_text import help_of
+from resnet_tpu.cli.menu import Menu
 from resnet_tpu.cli.run_options import BulkOptions, groups_for_trainings
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.architecture import ARCHITECTURES, CIFAR_DEPTHS

@@ -21,7 +21,7 @@ import pytest
 from jax._src import xla_bridge
 
 from resnet_tpu import cli, resnet_main
-from resnet_tpu.cli.arguments import Menu
+from resnet_tpu.cli.menu import Menu
 from resnet_tpu.data.folders import find_photos
 from resnet_tpu.data.loader.batches import train_batches
 from resnet_tpu.options.config import OPTIONS, Config, ModelConfig

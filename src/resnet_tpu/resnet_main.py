@@ -11,7 +11,8 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from resnet_tpu import storage
-from resnet_tpu.cli.arguments import Alias, Command, Group
+from resnet_tpu.cli.arguments import Alias, Group
+from resnet_tpu.cli.command import Command
 from resnet_tpu.cli.train import train_and_export
 from resnet_tpu.errors import UserError, nearest
 from resnet_tpu.options.config import OPTIONS, Config

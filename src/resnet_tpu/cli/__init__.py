@@ -28,7 +28,8 @@ from resnet_tpu.cli import (
     train,
     tune,
 )
-from resnet_tpu.cli.arguments import Menu, Verb
+from resnet_tpu.cli.command import Verb
+from resnet_tpu.cli.menu import Menu
 from resnet_tpu.system.program import run_program
 
 VERBS: dict[str, Verb | Menu] = {

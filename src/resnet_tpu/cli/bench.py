@@ -5,8 +5,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from resnet_tpu.cli.arguments import Argument, Command, Given, Group, Menu
+from resnet_tpu.cli.arguments import Argument, Group
+from resnet_tpu.cli.command import Command, Given
 from resnet_tpu.cli.dawnbench import dawnbench
+from resnet_tpu.cli.menu import Menu
 from resnet_tpu.cli.run_options import configure
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import OPTIONS, Config

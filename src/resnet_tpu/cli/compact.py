@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from resnet_tpu.cli.arguments import Argument, Command, Given, Group
+from resnet_tpu.cli.arguments import Argument, Group
+from resnet_tpu.cli.command import Command, Given
 from resnet_tpu.options.fields import option
 from resnet_tpu.reports.console import make_console
 

@@ -4,7 +4,9 @@ import sys
 from collections.abc import Mapping
 
 from resnet_tpu import __version__
-from resnet_tpu.cli.arguments import Argument, Command, Given, Menu, Verb
+from resnet_tpu.cli.arguments import Argument
+from resnet_tpu.cli.command import Command, Given, Verb
+from resnet_tpu.cli.menu import Menu
 from resnet_tpu.errors import UserError, nearest
 from resnet_tpu.options.fields import Option
 

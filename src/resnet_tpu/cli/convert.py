@@ -4,7 +4,8 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Literal
 
-from resnet_tpu.cli.arguments import Argument, Command, Given, Group
+from resnet_tpu.cli.arguments import Argument, Group
+from resnet_tpu.cli.command import Command, Given
 from resnet_tpu.cli.run_options import BulkOptions
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config

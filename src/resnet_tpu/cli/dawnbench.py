@@ -2,7 +2,8 @@
 
 import dataclasses
 
-from resnet_tpu.cli.arguments import Command, Given, Group
+from resnet_tpu.cli.arguments import Group
+from resnet_tpu.cli.command import Command, Given
 from resnet_tpu.cli.run_options import configure, groups_for_trainings
 from resnet_tpu.options.config import OPTIONS
 from resnet_tpu.options.overrides import Layer

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from resnet_tpu import storage
-from resnet_tpu.cli.arguments import Command, Given, Group
+from resnet_tpu.cli.arguments import Group
+from resnet_tpu.cli.command import Command, Given
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.fields import FilePath, option
 from resnet_tpu.reports.console import make_console

@@ -3,7 +3,8 @@
 import dataclasses
 from dataclasses import dataclass
 
-from resnet_tpu.cli.arguments import Argument, Command, Given, Group
+from resnet_tpu.cli.arguments import Argument, Group
+from resnet_tpu.cli.command import Command, Given
 from resnet_tpu.cli.run_options import EXPORT_ONLY, LIKE_THE_RUN, configure, groups_for_runs
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import OPTIONS

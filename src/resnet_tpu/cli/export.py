@@ -4,7 +4,8 @@ import shlex
 from dataclasses import dataclass
 from typing import Literal
 
-from resnet_tpu.cli.arguments import Alias, Argument, Command, Given, Group
+from resnet_tpu.cli.arguments import Alias, Argument, Group
+from resnet_tpu.cli.command import Command, Given
 from resnet_tpu.cli.run_options import LIKE_THE_RUN, configure, groups_for_runs
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.fields import option

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from resnet_tpu.cli.arguments import Command, Given, Group
+from resnet_tpu.cli.arguments import Group
+from resnet_tpu.cli.command import Command, Given
 from resnet_tpu.options.fields import option
 from resnet_tpu.reports.console import make_console
 from resnet_tpu.reports.csv_text import to_csv

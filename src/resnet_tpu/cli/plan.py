@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from resnet_tpu import storage
-from resnet_tpu.cli.arguments import Command, Given, Group
+from resnet_tpu.cli.arguments import Group
+from resnet_tpu.cli.command import Command, Given
 from resnet_tpu.cli.run_options import configure, groups_for_trainings, slice_for
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.fields import FilePath, option

@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from resnet_tpu.cli.arguments import Argument, Command, Given, Group
+from resnet_tpu.cli.arguments import Argument, Group
+from resnet_tpu.cli.command import Command, Given
 from resnet_tpu.cli.run_options import (
     EXPORT_ONLY,
     LIKE_THE_RUN,

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 from resnet_tpu import storage
-from resnet_tpu.cli.arguments import Command, Given, Group, Menu
+from resnet_tpu.cli.arguments import Group
+from resnet_tpu.cli.command import Command, Given
+from resnet_tpu.cli.menu import Menu
 from resnet_tpu.cli.run_options import configure_like_run, groups_for_trainings
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.fields import FilePath, option

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from resnet_tpu.cli.arguments import Argument, Command, Given, Group
+from resnet_tpu.cli.arguments import Argument, Group
+from resnet_tpu.cli.command import Command, Given
 from resnet_tpu.cli.run_options import CONCERNS, LIKE_THE_RUN
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.fields import FilePath, option, options_of

@@ -3,7 +3,8 @@
 import textwrap
 
 from resnet_tpu import __version__
-from resnet_tpu.cli.arguments import Argument, Command, Given
+from resnet_tpu.cli.arguments import Argument
+from resnet_tpu.cli.command import Command, Given
 from resnet_tpu.cli.help_text import entries
 from resnet_tpu.options.overrides import to_yaml
 

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from resnet_tpu import storage
-from resnet_tpu.cli.arguments import Argument, Command, Given, Group
+from resnet_tpu.cli.arguments import Argument, Group
+from resnet_tpu.cli.command import Command, Given
 from resnet_tpu.options.fields import FilePath, option
 from resnet_tpu.reports.console import make_console
 

@@ -1,6 +1,7 @@
 """`resnet-tpu serve`."""
 
-from resnet_tpu.cli.arguments import Argument, Command, Given, Group
+from resnet_tpu.cli.arguments import Argument, Group
+from resnet_tpu.cli.command import Command, Given
 from resnet_tpu.errors import missing_extra
 from resnet_tpu.serving.server.options import ServeOptions
 

@@ -6,7 +6,9 @@ from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, Any, Literal
 
 from resnet_tpu import storage
-from resnet_tpu.cli.arguments import Command, Given, Group, Menu
+from resnet_tpu.cli.arguments import Group
+from resnet_tpu.cli.command import Command, Given
+from resnet_tpu.cli.menu import Menu
 from resnet_tpu.cli.run_options import configure, groups_for_trainings, slice_for
 from resnet_tpu.cli.train import PHOTOS, with_photos
 from resnet_tpu.errors import UserError

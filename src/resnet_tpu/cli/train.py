@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from resnet_tpu.cli.arguments import Argument, Command, Given, Group
+from resnet_tpu.cli.arguments import Argument, Group
+from resnet_tpu.cli.command import Command, Given
 from resnet_tpu.cli.run_options import configure, groups_for_trainings, layers_of, without_old_counts
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import OPTIONS, Config, LotteryConfig

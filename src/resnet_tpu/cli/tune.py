@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from resnet_tpu.cli.arguments import Command, Given, Group
+from resnet_tpu.cli.arguments import Group
+from resnet_tpu.cli.command import Command, Given
 from resnet_tpu.cli.run_options import configure_like_run, groups_for_trainings
 from resnet_tpu.options.fields import option
 from resnet_tpu.reports.console import make_console

@@ -5,8 +5,10 @@ from typing import Any
 
 import pytest
 
-from resnet_tpu.cli.arguments import Alias, Argument, Command, Given, Group, Menu
+from resnet_tpu.cli.arguments import Alias, Argument, Group
+from resnet_tpu.cli.command import Command, Given
 from resnet_tpu.cli.help_text import help_of, metavar
+from resnet_tpu.cli.menu import Menu
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import OPTIONS
 from resnet_tpu.options.fields import FilePath, option
