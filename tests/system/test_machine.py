@@ -1,47 +1,10 @@
-"""How much memory is free, and how the process manages its own."""
+"""How much memory is free."""
 
 import os
-import subprocess
-import sys
-
-import pytest
 
 from resnet_tpu.system.machine import free_memory
-
-FAULTS = """
-import ctypes, resource, sys
-from resnet_tpu.system.machine import keep_memory
-size = 256 << 20
-libc = ctypes.CDLL(None)
-libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
-libc.free.argtypes = [ctypes.c_void_p]
-if sys.argv[1] == "keep" and not keep_memory():
-    print("unknown")
-    sys.exit()
-assert keep_memory() if sys.argv[1] == "keep" else True
-for _ in range(2):
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    address = libc.malloc(size)
-    ctypes.memset(address, 1, size)
-    libc.free(address)
-print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
-"""
 
 
 def test_free_memory_is_part_of_the_machines() -> None:
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     assert 10**6 < free_memory() < total
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="counts the page faults of Linux")
-def test_freed_memory_is_reused() -> None:
-    environment = {name: value for name, value in os.environ.items() if name != "GLIBC_TUNABLES"}
-    faults = [
-        subprocess.run(
-            [sys.executable, "-c", FAULTS, how], env=environment, capture_output=True, text=True, check=True
-        ).stdout.strip()
-        for how in ("keep", "as it comes")
-    ]
-    if faults[0] == "unknown":
-        pytest.skip("no glibc")
-    assert int(faults[0]) < 100 < int(faults[1])

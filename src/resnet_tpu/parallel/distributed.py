@@ -17,7 +17,8 @@ from resnet_tpu import storage
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config, ModelConfig
 from resnet_tpu.storage.paths import filesystem
-from resnet_tpu.system.machine import has_accelerator, has_gpu, has_tpu, keep_memory
+from resnet_tpu.system.allocator import keep_memory
+from resnet_tpu.system.machine import has_accelerator, has_gpu, has_tpu
 
 BATCH_AXIS = "data"
 
