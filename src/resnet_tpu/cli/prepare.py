@@ -63,20 +63,21 @@ def prepare(given: Given) -> None:
 
     how, options = given.fill(_HowOptions), given.fill(PrepareOptions)
     table = Config().replace(**{name: given.values[name] for name in _bigtable_options() if name in given.values}).data
-    raw_dir, out_dir = given.values["raw_dir"], given.values["out_dir"]
+    raw_dir, out_dir, beam = given.values["raw_dir"], given.values["out_dir"], given.rest if how.beam else None
     _check_beam(given, how)
     if table.bigtable_instance:
         from resnet_tpu.data.prepare.bigtable_writer import check_access, write_table
 
-        _check_copy_to_table(given)
+        if not out_dir:
+            _check_only_copied(given)
         check_access(table)  # now, not after hours of preparing
         if out_dir:
-            _write_shards(raw_dir, out_dir, options, beam=given.rest if how.beam else None)
+            _write_shards(raw_dir, out_dir, options, beam=beam)
         number = write_table(out_dir or raw_dir, table, overwrite=options.overwrite)
         print(f"{number} rows written to {table.location}.")
     else:
         _check_no_table(given)
-        _write_shards(raw_dir, out_dir, options, beam=given.rest if how.beam else None)
+        _write_shards(raw_dir, out_dir, options, beam=beam)
 
 
 def _check_beam(given: Given, how: _HowOptions) -> None:
@@ -86,12 +87,12 @@ def _check_beam(given: Given, how: _HowOptions) -> None:
         raise UserError("resnet-tpu prepare", given.rest[0], expected, "Pass --beam before --, or leave it out.")
 
 
-def _check_copy_to_table(given: Given) -> None:
+def _check_only_copied(given: Given) -> None:
     """Raises UserError for options of new shards where those in RAW are only copied to a table."""
     from resnet_tpu.data.prepare.options import PrepareOptions
 
     for name in [*options_of(PrepareOptions), *options_of(_HowOptions)]:
-        if name in given.values and name != "overwrite" and not given.values["out_dir"]:
+        if name in given.values and name != "overwrite":
             do = "Give a folder for new TFRecords as OUT, or leave it out."
             raise UserError(name, given.values[name], "nothing: the table gets the records as they are", do)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from resnet_tpu.options.config import Config
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Family:
     """A recipe, or several that differ only in size.
 
@@ -15,7 +15,7 @@ class Family:
     """
 
     summary: str
-    details: str
+    details: str = ""
     members: Mapping[str, Callable[[], Config]]
 
     @property

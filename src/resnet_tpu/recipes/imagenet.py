@@ -14,9 +14,11 @@ def imagenet() -> Config:
 
 
 IMAGENET = Family(
-    "ResNet-50 on ImageNet, 90 epochs at batch 1024.",
-    "The original reports above 76 % top-1 in about 17 hours on a v2-8 with these options. They are the defaults.",
-    {"imagenet": imagenet},
+    summary="ResNet-50 on ImageNet, 90 epochs at batch 1024.",
+    details=(
+        "The original reports above 76 % top-1 in about 17 hours on a v2-8 with these options. They are the defaults."
+    ),
+    members={"imagenet": imagenet},
 )
 
 
@@ -46,11 +48,13 @@ def cloud(cores: int) -> Config:
 
 
 ORIGINAL_SLICES = Family(
-    "ResNet-50 on ImageNet with the batch size for a TPU slice, 91 epochs.",
-    "The original reports at least 76 % top-1. The rule behind the original's files is 128 images per core, at most "
-    "32768 in all; batches of 16384 or more use LARS and label smoothing. Evaluation and metrics come every 1,251 "
-    "steps.",
-    {name: functools.partial(cloud, cores) for name, cores in CLOUD.items()},
+    summary="ResNet-50 on ImageNet with the batch size for a TPU slice, 91 epochs.",
+    details=(
+        "The original reports at least 76 % top-1. The rule behind the original's files is 128 images per core, at "
+        "most 32768 in all; batches of 16384 or more use LARS and label smoothing. Evaluation and metrics come every "
+        "1,251 steps."
+    ),
+    members={name: functools.partial(cloud, cores) for name, cores in CLOUD.items()},
 )
 
 
@@ -62,11 +66,15 @@ def modern(cores: int) -> Config:
 
 
 LATER_SLICES = Family(
-    "ResNet-50 on ImageNet for a TPU slice of a later generation: batch size, 91 epochs, learning rate and LARS are "
-    "those of the original's slice with as many cores.",
-    "On v4 and v5p, where two cores are one device, batch norm sees 256 images. Evaluation comes every five epochs; "
-    "metrics come every 100 steps, which is every few seconds.",
-    {name: functools.partial(modern, cores) for name, cores in MODERN.items()},
+    summary=(
+        "ResNet-50 on ImageNet for a TPU slice of a later generation: batch size, 91 epochs, learning rate and LARS "
+        "are those of the original's slice with as many cores."
+    ),
+    details=(
+        "On v4 and v5p, where two cores are one device, batch norm sees 256 images. Evaluation comes every five "
+        "epochs; metrics come every 100 steps, which is every few seconds."
+    ),
+    members={name: functools.partial(modern, cores) for name, cores in MODERN.items()},
 )
 
 
@@ -86,9 +94,10 @@ def randaugment(cores: int) -> Config:
 
 
 WITH_RANDAUGMENT = Family(
-    "ResNet-50 on ImageNet with two operations of RandAugment on each image: 180 epochs, for 8 or 32 TPU cores.",
-    "",
-    {name: functools.partial(randaugment, cores) for name, cores in RANDAUGMENT.items()},
+    summary=(
+        "ResNet-50 on ImageNet with two operations of RandAugment on each image: 180 epochs, for 8 or 32 TPU cores."
+    ),
+    members={name: functools.partial(randaugment, cores) for name, cores in RANDAUGMENT.items()},
 )
 
 

@@ -23,9 +23,9 @@ def flowers() -> Config:
 
 
 FLOWERS = Family(
-    "ResNet-50 on 224 px photos, from scratch, 90 epochs: for one GPU or TPU.",
-    "Starting from a network trained on ImageNet (recipe `finetune`) is quicker, and usually better.",
-    {"flowers": flowers},
+    summary="ResNet-50 on 224 px photos, from scratch, 90 epochs: for one GPU or TPU.",
+    details="Starting from a network trained on ImageNet (recipe `finetune`) is quicker, and usually better.",
+    members={"flowers": flowers},
 )
 
 
@@ -50,12 +50,17 @@ def finetune() -> Config:
 
 
 FINETUNE = Family(
-    "Fine-tunes a network trained on ImageNet for other classes in 15 epochs; the classifier learns ten times faster.",
-    "--init_from names weights other than torchvision's ResNet-50; on the command line, the network, image size and "
-    "preprocessing then follow those weights. The recipe suits every device: batch norm sees the whole batch, however "
-    "many devices share it, and float32 is fast enough everywhere; --precision=bfloat16 is faster on devices that "
-    "compute in it.",
-    {"finetune": finetune},
+    summary=(
+        "Fine-tunes a network trained on ImageNet for other classes in 15 epochs; the classifier learns ten times "
+        "faster."
+    ),
+    details=(
+        "--init_from names weights other than torchvision's ResNet-50; on the command line, the network, image size "
+        "and preprocessing then follow those weights. The recipe suits every device: batch norm sees the whole batch, "
+        "however many devices share it, and float32 is fast enough everywhere; --precision=bfloat16 is faster on "
+        "devices that compute in it."
+    ),
+    members={"finetune": finetune},
 )
 
 
@@ -80,7 +85,9 @@ def flowers_cpu() -> Config:
 
 
 FLOWERS_CPU = Family(
-    "ResNet-18 on 96 px photos, from scratch, 20 epochs: for a few CPU cores.",
-    "On 800 photos of five kinds of flowers it took 4 to 5 minutes on 2 cores, and reached a test accuracy of 66 %.",
-    {"flowers_cpu": flowers_cpu},
+    summary="ResNet-18 on 96 px photos, from scratch, 20 epochs: for a few CPU cores.",
+    details=(
+        "On 800 photos of five kinds of flowers it took 4 to 5 minutes on 2 cores, and reached a test accuracy of 66 %."
+    ),
+    members={"flowers_cpu": flowers_cpu},
 )

@@ -54,8 +54,10 @@ def resnet_rs(row: Row) -> Config:
 
 
 RESNET_RS_NETWORKS = Family(
-    "ResNet-RS on ImageNet: 350 epochs at batch 4096 with RandAugment, label smoothing, dropout and a moving average "
-    "of the weights; a network with squeeze-and-excite and ResNet-D's stem and shortcuts.",
-    "Published: 78.8 % top-1 for the smallest, 84.4 % for the largest.",
-    {name: functools.partial(resnet_rs, row) for name, row in RESNET_RS.items()},
+    summary=(
+        "ResNet-RS on ImageNet: 350 epochs at batch 4096 with RandAugment, label smoothing, dropout and a moving "
+        "average of the weights; a network with squeeze-and-excite and ResNet-D's stem and shortcuts."
+    ),
+    details="Published: 78.8 % top-1 for the smallest, 84.4 % for the largest.",
+    members={name: functools.partial(resnet_rs, row) for name, row in RESNET_RS.items()},
 )

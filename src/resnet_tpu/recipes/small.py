@@ -26,10 +26,12 @@ def digits() -> Config:
 
 
 DIGITS = Family(
-    "ResNet-20 on scanned digits, 6 epochs: half a minute on 2 CPU cores.",
-    "`demo` runs this recipe. A digit fills its image and differs from its mirror image, so crops are large and "
-    "nothing is mirrored.",
-    {"digits": digits},
+    summary="ResNet-20 on scanned digits, 6 epochs: half a minute on 2 CPU cores.",
+    details=(
+        "`demo` runs this recipe. A digit fills its image and differs from its mirror image, so crops are large and "
+        "nothing is mirrored."
+    ),
+    members={"digits": digits},
 )
 
 
@@ -58,10 +60,12 @@ def cifar() -> Config:
 
 
 CIFAR = Family(
-    "ResNet-20 on CIFAR-10, 182 epochs with the rates of the pruning paper's CIFAR program.",
-    "These are 71108 steps of batch 128 at rate 0.1 from the first step, a tenth of it from epoch 91 and a hundredth "
-    "from 136 on; plain momentum; L2 of 2e-4, on batch norm too. Training images are shifted by up to 4 pixels and "
-    "mirrored; evaluation sees whole images. All are normalised by the mean and standard deviation of the data set; "
-    "the paper normalises each image by its own. Source: arXiv:2003.02389.",
-    {"cifar": cifar},
+    summary="ResNet-20 on CIFAR-10, 182 epochs with the rates of the pruning paper's CIFAR program.",
+    details=(
+        "These are 71108 steps of batch 128 at rate 0.1 from the first step, a tenth of it from epoch 91 and a "
+        "hundredth from 136 on; plain momentum; L2 of 2e-4, on batch norm too. Training images are shifted by up to 4 "
+        "pixels and mirrored; evaluation sees whole images. All are normalised by the mean and standard deviation of "
+        "the data set; the paper normalises each image by its own. Source: arXiv:2003.02389."
+    ),
+    members={"cifar": cifar},
 )
