@@ -32,7 +32,7 @@ from resnet_tpu.models.from_options import create_network
 from resnet_tpu.options.config import Config
 from resnet_tpu.training.maths.loss import cross_entropy, l2
 from resnet_tpu.training.maths.optimizer import make_optimizer
-from resnet_tpu.training.maths.schedule import constant
+from resnet_tpu.training.maths.schedule import Constant
 from resnet_tpu.training.maths.state import TrainState
 from resnet_tpu.training.maths.step import make_train_step, normalize
 
@@ -67,7 +67,7 @@ class Case:
         self.network = create_network(model, num_classes=settings["num_classes"], image_size=settings["image_size"])
         self.names = tf1_names.tf_names(self.network)
         self.optimizer = make_optimizer(config.optimizer)
-        self.step = make_train_step(self.network, constant(settings["lr"]), config.optimizer)
+        self.step = make_train_step(self.network, Constant(settings["lr"]), config.optimizer)
         self.eval_logits = jax.jit(lambda *arrays: self.network.apply(*arrays, train=False)[0])
         self.train_logits = jax.jit(lambda *arrays: self.network.apply(*arrays, train=True)[0])
 

@@ -17,13 +17,13 @@ from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config, epoch_boundaries
 from resnet_tpu.recipes import find_recipe
 from resnet_tpu.training.maths.schedule import (
-    constant,
-    cosine_decay,
+    Constant,
+    CosineDecay,
+    PolynomialDecay,
+    StepDecay,
     make_schedule,
-    polynomial_decay,
     schedule_warnings,
     standard_boundaries,
-    step_decay,
 )
 
 # Four units in the last place of float32, for the roundings of the few operations of a schedule.
@@ -89,11 +89,11 @@ def test_very_short_runs_of_the_step_schedule_have_the_originals_quirk() -> None
 
 def test_step_decay_at_given_boundaries() -> None:
     """The rates of the original's fast DAWNBench training: full after epoch 4, a tenth from 21, and so on."""
-    schedule = step_decay(0.4, [4, 21, 35, 43], steps_per_epoch=10)
+    schedule = StepDecay(0.4, (4, 21, 35, 43), steps_per_epoch=10)
     expected = {0: 0, 1: 0.01, 20: 0.2, 39: 0.39, 40: 0.4, 209: 0.4, 210: 0.04, 349: 0.04, 350: 0.004, 429: 0.004}
     np.testing.assert_allclose(rates(schedule, list(expected)), list(expected.values()), rtol=RTOL)
     np.testing.assert_allclose(rates(schedule, [430, 10**6]), 0.0004, rtol=RTOL)
-    halved = step_decay(0.4, [0.5], steps_per_epoch=4)
+    halved = StepDecay(0.4, (0.5,), steps_per_epoch=4)
     np.testing.assert_allclose(rates(halved, [0, 1, 2, 3]), [0, 0.2, 0.4, 0.4], rtol=RTOL)
 
 
@@ -162,22 +162,22 @@ def test_lars_at_every_step(batch: int, train_steps: int, peak: float, warmup_ep
 
 
 def test_a_given_peak_of_lars_replaces_the_one_of_the_batch() -> None:
-    given = polynomial_decay(16384, num_train_images=1281167, train_steps=7037, poly_rate=12.0)
-    default = polynomial_decay(16384, num_train_images=1281167, train_steps=7037)
+    given = PolynomialDecay(16384, num_train_images=1281167, train_steps=7037, poly_rate=12.0)
+    default = PolynomialDecay(16384, num_train_images=1281167, train_steps=7037)
     np.testing.assert_allclose(rates(given, [100]) / rates(default, [100]), 12 / 25, rtol=1e-6)
 
 
 def test_cosine() -> None:
-    schedule = cosine_decay(0.8, warmup=4, total=12)
+    schedule = CosineDecay(0.8, warmup=4, total=12)
     expected = [0.2, 0.4, 0.6, 0.8, 0.8, 0.8 * (1 + np.cos(np.pi / 8)) / 2]
     np.testing.assert_allclose(rates(schedule, range(6)), expected, rtol=RTOL)
     np.testing.assert_allclose(rates(schedule, [8, 12, 100]), [0.4, 0, 0], atol=1e-7)
-    np.testing.assert_allclose(rates(cosine_decay(1.0, warmup=0, total=2), [0, 1, 2]), [1, 0.5, 0], atol=1e-7)
+    np.testing.assert_allclose(rates(CosineDecay(1.0, warmup=0, total=2), [0, 1, 2]), [1, 0.5, 0], atol=1e-7)
 
 
 def test_constant() -> None:
-    np.testing.assert_allclose(rates(constant(0.3), [0, 1, 10**9]), 0.3, rtol=RTOL)
-    np.testing.assert_allclose(rates(constant(0.3, warmup=2), range(4)), [0.15, 0.3, 0.3, 0.3], rtol=RTOL)
+    np.testing.assert_allclose(rates(Constant(0.3), [0, 1, 10**9]), 0.3, rtol=RTOL)
+    np.testing.assert_allclose(rates(Constant(0.3, warmup=2), range(4)), [0.15, 0.3, 0.3, 0.3], rtol=RTOL)
 
 
 @pytest.mark.parametrize(
@@ -209,20 +209,20 @@ def test_options_choose_the_schedule_and_scale_its_peak_with_the_batch() -> None
     options = {"num_train_images": 1000, "train_batch_size": 512, "train_steps": 36, "base_learning_rate": 0.1}
     steps = np.arange(40)
     cosine = make_schedule(make_config(learning_rate_schedule="cosine", **options))
-    np.testing.assert_array_equal(rates(cosine, steps), rates(cosine_decay(0.2, warmup=2, total=36), steps))
+    np.testing.assert_array_equal(rates(cosine, steps), rates(CosineDecay(0.2, warmup=2, total=36), steps))
     at_once = make_schedule(make_config(learning_rate_schedule="cosine", warmup_steps=0, **options))
-    np.testing.assert_array_equal(rates(at_once, steps), rates(cosine_decay(0.2, warmup=0, total=36), steps))
+    np.testing.assert_array_equal(rates(at_once, steps), rates(CosineDecay(0.2, warmup=0, total=36), steps))
     flat = make_schedule(make_config(learning_rate_schedule="constant", **options))
-    np.testing.assert_array_equal(rates(flat, steps), rates(constant(0.2), steps))
+    np.testing.assert_array_equal(rates(flat, steps), rates(Constant(0.2), steps))
     warm = make_schedule(make_config(learning_rate_schedule="constant", warmup_steps="2epochs", **options))
-    np.testing.assert_array_equal(rates(warm, steps), rates(constant(0.2, warmup=3), steps))
+    np.testing.assert_array_equal(rates(warm, steps), rates(Constant(0.2, warmup=3), steps))
     step = make_schedule(make_config(**options))
     np.testing.assert_array_equal(
-        rates(step, steps), rates(step_decay(0.2, standard_boundaries(36), steps_per_epoch=1000 / 512), steps)
+        rates(step, steps), rates(StepDecay(0.2, standard_boundaries(36), steps_per_epoch=1000 / 512), steps)
     )
     forced = make_schedule(make_config(lottery_force_learning_rate=0.0, **options))
     assert not rates(forced, steps).any()
     own = make_schedule(make_config(learning_rate_boundaries="2,5,6.5", **options))
     np.testing.assert_array_equal(
-        rates(own, steps), rates(step_decay(0.2, [2, 5, 6.5], steps_per_epoch=1000 / 512), steps)
+        rates(own, steps), rates(StepDecay(0.2, (2, 5, 6.5), steps_per_epoch=1000 / 512), steps)
     )

@@ -18,7 +18,7 @@ from resnet_tpu.parallel.distributed import DeviceBatch
 from resnet_tpu.training.maths.loss import cross_entropy, l2
 from resnet_tpu.training.maths.mixing import mix
 from resnet_tpu.training.maths.network import network_on
-from resnet_tpu.training.maths.schedule import standard_boundaries, step_decay
+from resnet_tpu.training.maths.schedule import StepDecay, standard_boundaries
 from resnet_tpu.training.maths.state import TrainState, create_state
 from resnet_tpu.training.maths.step import (
     TrainStep,
@@ -31,7 +31,7 @@ from resnet_tpu.training.maths.step import (
 
 NUM_CLASSES, SIZE, BATCH = 7, 16, 16
 CONFIG = Config().replace(resnet_depth=8, resnet_width=4, precision="float32", label_smoothing=0.1, weight_decay=0.01)
-SCHEDULE = step_decay(0.4, standard_boundaries(90), steps_per_epoch=10)  # the rate warms up by 0.008 per step
+SCHEDULE = StepDecay(0.4, standard_boundaries(90), steps_per_epoch=10)  # the rate warms up by 0.008 per step
 START = 10
 LOSS_RTOL = 2e-6
 

@@ -12,7 +12,7 @@ from resnet_tpu.models.arrays import Arrays
 from resnet_tpu.models.from_options import create_network
 from resnet_tpu.models.network import Network
 from resnet_tpu.options.config import Config
-from resnet_tpu.training.maths.schedule import constant
+from resnet_tpu.training.maths.schedule import Constant
 from resnet_tpu.training.maths.state import TrainState, create_state
 from resnet_tpu.training.maths.step import make_train_step
 from resnet_tpu.training.maths.trainable import learning_rate_factors
@@ -65,7 +65,7 @@ def test_a_pattern_that_matches_nothing_is_refused() -> None:
 
 def step_from(state: TrainState, **options: Any) -> TrainState:
     config = CONFIG.replace(**options)
-    step = make_train_step(make_network(config), constant(0.1), config.optimizer)
+    step = make_train_step(make_network(config), Constant(0.1), config.optimizer)
     rng = np.random.default_rng(0)
     batch = {
         "image": jnp.asarray(rng.integers(0, 256, (8, 16, 16, 3)), jnp.uint8),

@@ -1,6 +1,7 @@
-"""Learning rate as a function of the step. Every schedule takes int32 [] and returns float32 [], inside jit too."""
+"""Learning rate as a function of the step."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +10,7 @@ from resnet_tpu.options.config import Config, epoch_boundaries
 from resnet_tpu.training.maths.lengths import lengths_of, steps_of
 
 Schedule = Callable[[jax.Array], jax.Array]
+"""Step, int32 [] -> learning rate, float32 [], inside jit too. Those of this module are equal if their settings are."""
 
 BASE_BATCH_SIZE = 256
 """Batch size that `base_learning_rate` refers to; it scales linearly. Source: arXiv:1706.02677, section 2.1."""
@@ -19,16 +21,16 @@ def make_schedule(config: Config) -> Schedule:
     optimizer, batch_size = config.optimizer, config.train.train_batch_size
     images, total = config.data.images_per_epoch, lengths_of(config).total
     if optimizer.lottery_force_learning_rate is not None:
-        return constant(optimizer.lottery_force_learning_rate)
+        return Constant(optimizer.lottery_force_learning_rate)
     if optimizer.enable_lars:
-        return polynomial_decay(batch_size, num_train_images=images, train_steps=total, poly_rate=optimizer.poly_rate)
+        return PolynomialDecay(batch_size, images, total, optimizer.poly_rate)
     peak = optimizer.base_learning_rate * batch_size / BASE_BATCH_SIZE
     if optimizer.learning_rate_schedule == "step":
-        return step_decay(peak, _boundaries(config, total), steps_per_epoch=images / batch_size)
+        return StepDecay(peak, _boundaries(config, total), steps_per_epoch=images / batch_size)
     warmup = _warmup(config, total)
     if optimizer.learning_rate_schedule == "cosine":
-        return cosine_decay(peak, warmup=warmup, total=total)
-    return constant(peak, warmup=warmup)
+        return CosineDecay(peak, warmup, total)
+    return Constant(peak, warmup)
 
 
 def schedule_warnings(config: Config) -> Iterator[str]:
@@ -49,14 +51,14 @@ def schedule_warnings(config: Config) -> Iterator[str]:
             yield f"The schedule step divides the learning rate for the last time {when}, not after 8/9. {do}"
 
 
-def _boundaries(config: Config, total: int) -> list[float]:
+def _boundaries(config: Config, total: int) -> tuple[float, ...]:
     """The boundaries in epochs of the schedule `step`."""
     if given := epoch_boundaries(config.optimizer.learning_rate_boundaries):
-        return given
+        return tuple(given)
     epochs = config.optimizer.learning_rate_epochs
     if epochs is None:
         epochs = total / max(config.data.images_per_epoch // config.train.train_batch_size, 1)
-    return [*standard_boundaries(epochs)]
+    return standard_boundaries(epochs)
 
 
 def _warmup(config: Config, total: int) -> int:
@@ -67,12 +69,13 @@ def _warmup(config: Config, total: int) -> int:
     return steps_of(config, "warmup_steps", warmup)
 
 
-def standard_boundaries(epochs: float) -> list[int]:
+def standard_boundaries(epochs: float) -> tuple[int, ...]:
     """The original's boundaries for a run of `epochs` epochs: floor(5/90, 30/90, 60/90, 80/90 * epochs)."""
-    return [int(fraction / 90 * epochs) for fraction in (5, 30, 60, 80)]
+    return tuple(int(fraction / 90 * epochs) for fraction in (5, 30, 60, 80))
 
 
-def step_decay(peak: float, boundaries: Sequence[float], *, steps_per_epoch: float) -> Schedule:
+@dataclass(frozen=True)
+class StepDecay:
     """Linear warm-up to `peak` at the first boundary, `peak` until the next, then a tenth of it, a hundredth, ...
 
     boundaries: in epochs, ascending; the last rate applies after the last of them. In a short run they may be 0: if the
@@ -81,56 +84,74 @@ def step_decay(peak: float, boundaries: Sequence[float], *, steps_per_epoch: flo
     Source: arXiv:1706.02677, section 5.1.
     """
 
-    def rate(step: jax.Array) -> jax.Array:
-        epoch = step.astype(jnp.float32) / jnp.float32(steps_per_epoch)
-        value = jnp.float32(peak) * epoch / (boundaries[0] or 1)
-        for number, boundary in enumerate(boundaries):
-            value = jnp.where(epoch < boundary, value, jnp.float32(peak * 10.0**-number))
+    peak: float
+    boundaries: tuple[float, ...]
+    steps_per_epoch: float
+
+    def __call__(self, step: jax.Array) -> jax.Array:
+        """See `Schedule`."""
+        epoch = step.astype(jnp.float32) / jnp.float32(self.steps_per_epoch)
+        value = jnp.float32(self.peak) * epoch / (self.boundaries[0] or 1)
+        for number, boundary in enumerate(self.boundaries):
+            value = jnp.where(epoch < boundary, value, jnp.float32(self.peak * 10.0**-number))
         return value
 
-    return rate
 
-
-def polynomial_decay(
-    train_batch_size: int, *, num_train_images: int, train_steps: int, poly_rate: float = 0.0
-) -> Schedule:
+@dataclass(frozen=True)
+class PolynomialDecay:
     """Linear warm-up, then a parabola down to 0.0001: the schedule of LARS.
 
     The peak and the warm-up epochs depend on the batch; `poly_rate` > 0 replaces only the peak. After a warm-up of w
     whole steps: (peak - 0.0001) (1 - s / (train_steps - w + 1))^2 + 0.0001 with s = max(1, step - w).
     Source: arXiv:1708.03888; the numbers and the end value are the original's.
     """
-    bounds = ((65536, 35.6, 40), (32768, 32.0, 14), (16384, 25.0, 5), (0, 10.0, 5))
-    peak, warmup_epochs = next((peak, epochs) for batch, peak, epochs in bounds if train_batch_size >= batch)
-    peak = poly_rate or peak
-    warmup_steps = warmup_epochs * num_train_images // train_batch_size
-    decay_steps = train_steps - warmup_steps + 1
-    end = 0.0001
 
-    def rate(step: jax.Array) -> jax.Array:
-        epoch = step.astype(jnp.float32) / jnp.float32(num_train_images / train_batch_size)
+    train_batch_size: int
+    num_train_images: int
+    train_steps: int
+    poly_rate: float = 0.0
+
+    def __call__(self, step: jax.Array) -> jax.Array:
+        """See `Schedule`."""
+        bounds = ((65536, 35.6, 40), (32768, 32.0, 14), (16384, 25.0, 5), (0, 10.0, 5))
+        peak, warmup_epochs = next((peak, epochs) for batch, peak, epochs in bounds if self.train_batch_size >= batch)
+        peak = self.poly_rate or peak
+        warmup_steps = warmup_epochs * self.num_train_images // self.train_batch_size
+        decay_steps = self.train_steps - warmup_steps + 1
+        end = 0.0001
+
+        epoch = step.astype(jnp.float32) / jnp.float32(self.num_train_images / self.train_batch_size)
         done = jnp.clip(step - warmup_steps, 1, decay_steps).astype(jnp.float32)
         decay = (peak - end) * jnp.square(1 - done / decay_steps) + end
         return jnp.where(epoch <= warmup_epochs, peak * epoch / warmup_epochs, decay).astype(jnp.float32)
 
-    return rate
 
-
-def cosine_decay(peak: float, *, warmup: int, total: int) -> Schedule:
+@dataclass(frozen=True)
+class CosineDecay:
     """Linear warm-up over `warmup` steps, then half a cosine to 0 at `total`. Source: arXiv:1608.03983, equation 5."""
 
-    def rate(step: jax.Array) -> jax.Array:
-        done = jnp.clip((step - warmup) / max(total - warmup, 1), 0.0, 1.0)
-        return _warm_up(step, warmup, peak * 0.5 * (1 + jnp.cos(jnp.pi * done)), peak)
+    peak: float
+    warmup: int
+    total: int
 
-    return rate
+    def __call__(self, step: jax.Array) -> jax.Array:
+        """See `Schedule`."""
+        done = jnp.clip((step - self.warmup) / max(self.total - self.warmup, 1), 0.0, 1.0)
+        return _warm_up(step, self.warmup, self.peak * 0.5 * (1 + jnp.cos(jnp.pi * done)), self.peak)
 
 
-def constant(peak: float, *, warmup: int = 0) -> Schedule:
+@dataclass(frozen=True)
+class Constant:
     """`peak` after a linear warm-up over `warmup` steps."""
-    return lambda step: _warm_up(step, warmup, jnp.float32(peak), peak)
+
+    peak: float
+    warmup: int = 0
+
+    def __call__(self, step: jax.Array) -> jax.Array:
+        """See `Schedule`."""
+        return _warm_up(step, self.warmup, jnp.float32(self.peak), self.peak)
 
 
 def _warm_up(step: jax.Array, warmup: int, after: jax.Array, peak: float) -> jax.Array:
-    """A linear warm-up that starts at peak/warmup: unlike in `step_decay`, no update is wasted on a rate of 0."""
+    """A linear warm-up that starts at peak/warmup: unlike in `StepDecay`, no update is wasted on a rate of 0."""
     return jnp.where(step < warmup, peak * (step + 1) / max(warmup, 1), after).astype(jnp.float32)

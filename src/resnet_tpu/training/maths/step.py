@@ -49,31 +49,18 @@ def train_step_of(
 
     kernels: how the layers are computed; default as the options say, see `choose_kernels`.
     """
-    decisive = Config(optimizer=config.optimizer).replace(
-        num_train_images=config.data.num_train_images,
-        train_batch_size=config.train.train_batch_size,
-        train_steps=lengths_of(config).total,
-        seed=config.train.seed,
-    )
-    network = network.with_kernels(kernels or choose_kernels(config.model, mesh))
-    return _train_step_of(network, decisive, mesh, tuned_compiler)
-
-
-@functools.lru_cache(KEPT)
-def _train_step_of(network: Network, config: Config, mesh: Mesh, tuned_compiler: bool) -> TrainStep:
-    """See `train_step_of`. config: only the options that change a step, so that runs with equal ones share it."""
     return make_train_step(
-        network,
+        network.with_kernels(kernels or choose_kernels(config.model, mesh)),
         make_schedule(config),
         config.optimizer,
         seed=config.train.seed,
         total_steps=lengths_of(config).total,
-        num_devices=mesh.devices.size,
-        device=mesh.devices.flat[0],
+        mesh=mesh,
         tuned_compiler=tuned_compiler,
     )
 
 
+@functools.lru_cache(KEPT)
 def make_train_step(
     network: Network,
     schedule: Schedule,
@@ -81,19 +68,20 @@ def make_train_step(
     *,
     seed: int = 0,
     total_steps: int = 1,
-    num_devices: int = 1,
-    device: Any = None,
+    mesh: Mesh | None = None,
     tuned_compiler: bool = False,
 ) -> TrainStep:
     """(state, batch) -> (next state, metrics), jitted; the memory of the given state is donated.
 
     Metrics, float32 []: `loss` (cross-entropy and L2 of the whole batch, before the update), `learning_rate` of this
-    update, `top_1_accuracy` on the batch. Random numbers (mixup, dropout ...) come from `seed` and the step alone.
-    With `gradient_accumulation_steps` the batch, sharded over `num_devices`, is processed in that many parts: the
-    update is that of the whole batch, but each part has its own batch-norm statistics. `total_steps`: the length of the
-    run, for quantities that grow over its course. `device`: one of those that the step runs on; default: the first one.
-    `tuned_compiler`: whether to set the compiler options of `compiler_options_for`.
+    update, `top_1_accuracy` on the batch.
+    seed: decides the random numbers (mixup, dropout ...), together with the step alone. total_steps: the length of the
+    run, for quantities that grow over its course. mesh: the devices that share the batch; None: JAX's first alone. With
+    `gradient_accumulation_steps`, each processes its share in that many parts: the update is that of the whole batch,
+    but each part has its own batch-norm statistics. tuned_compiler: whether to set the compiler options of
+    `compiler_options_for`.
     """
+    num_devices, device = (1, None) if mesh is None else (mesh.devices.size, mesh.devices.flat[0])
     optimizer, factors = make_optimizer(config), learning_rate_factors(network, config)
     is_mixed = config.mixup_alpha > 0 or config.cutmix_alpha > 0
     compute = _make_gradients(network, config, factors, total_steps=total_steps, num_devices=num_devices)
@@ -191,7 +179,8 @@ def make_eval_step(network: Network, config: OptimizerConfig, *, device: Any = N
     """(params, batch_stats, batch) -> sums over the examples of weight 1, float32 [], jitted.
 
     `examples`, `cross_entropy`, `top_1`, `top_5`; a label that ties with the fifth largest logit counts as a hit. If a
-    logit is NaN, so is `cross_entropy`, and the other sums mean nothing. `device`: as in `make_train_step`.
+    logit is NaN, so is `cross_entropy`, and the other sums mean nothing. `device`: one of those that the step runs on;
+    default: JAX's first.
     """
 
     def eval_step(params: Arrays, batch_stats: Arrays, batch: DeviceBatch) -> dict[str, jax.Array]:
@@ -225,7 +214,7 @@ def make_output_step(
 ) -> Callable[[Arrays, Arrays, jax.Array], jax.Array]:
     """(params, batch_stats, images uint8 [n, s, s, 3]) -> the output of a stage, float32 [n, ...], jitted.
 
-    `stage`: one of `network.stages`, or "probabilities". `device`: as in `make_train_step`.
+    `stage`: one of `network.stages`, or "probabilities". `device`: as in `make_eval_step`.
     """
 
     def output_step(params: Arrays, batch_stats: Arrays, images: jax.Array) -> jax.Array:
