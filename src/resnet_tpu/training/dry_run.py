@@ -10,10 +10,11 @@ from resnet_tpu.checkpoints.tf1_describe import STEP
 from resnet_tpu.checkpoints.transfer import start_from
 from resnet_tpu.options.config import Config
 from resnet_tpu.parallel import hosts
+from resnet_tpu.training.description import describe_end, describe_run, note_on_epochs
 from resnet_tpu.training.maths.lengths import lengths_of
 from resnet_tpu.training.maths.network import network_on
 from resnet_tpu.training.maths.step import train_step_of
-from resnet_tpu.training.run import check_start, describe_end, describe_run, note_on_epochs, open_run
+from resnet_tpu.training.run import check_start, open_run
 from resnet_tpu.training.start import check_newest, resolve_initial_weights
 
 

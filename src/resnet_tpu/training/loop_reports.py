@@ -10,6 +10,8 @@ from resnet_tpu.options.config import Config
 from resnet_tpu.reports.metrics import MetricsWriter
 from resnet_tpu.reports.progress import TrainingProgress
 from resnet_tpu.training.input_wait import InputWait
+from resnet_tpu.training.maths.lengths import lengths_of
+from resnet_tpu.training.point import Point
 
 log = logging.getLogger(__name__)
 
@@ -20,21 +22,18 @@ class LoopReports:
     def __init__(
         self,
         config: Config,
-        total: int,
+        point: Point,
         *,
-        start: tuple[int, int],
         writer: MetricsWriter | None,
         loader: Batches,
         progress: TrainingProgress,
         input_wait: InputWait,
     ) -> None:
-        """`total`: steps of the run. `start`: the step at which it begins now, and the images consumed before it.
-
-        `writer`: None for a process that does not write.
-        """
-        self._config, self._total, self._writer, self._loader = config, total, writer, loader
+        """point: where the steps begin. writer: None for a process that does not write."""
+        self._config, self._total, self._writer, self._loader = config, lengths_of(config).total, writer, loader
         self._progress, self._input_wait = progress, input_wait
-        self._start, self._position = start
+        self._start, self._position = point.step, point.position
+        self._ended = point.step  # all steps before this one have ended
         self._rows: dict[int, dict[str, Any]] = {}
         self._loop_ends: deque[int] = deque()
         self._timed_from = (0.0, 0)  # time and step up to which the speed has been reported
@@ -47,18 +46,21 @@ class LoopReports:
         return now - before
 
     def end_loop(self, step: int) -> None:
-        """Records that a loop ends before `step`."""
+        """Records that a loop ends before `step`, which may not have ended yet."""
         self._loop_ends.append(step)
+        self._report()
 
     def add(self, step: int, metrics: dict[str, Any]) -> None:
-        """Records the metrics of a step that has ended."""
+        """Records the metrics of a step that has ended, as all before it have."""
         self._rows[step] = metrics
+        self._ended = step + 1
+        if self._ended % self._config.train.log_step_count_steps == 0:
+            self._progress.update(self._ended)
+        self._report()
 
-    def report(self, ended: int) -> None:
-        """Logs and records each loop that ends at or before step `ended`; all steps before it have ended."""
-        if ended % self._config.train.log_step_count_steps == 0:
-            self._progress.update(ended)
-        while self._loop_ends and self._loop_ends[0] <= ended:
+    def _report(self) -> None:
+        """Logs and records each loop whose steps have all ended."""
+        while self._loop_ends and self._loop_ends[0] <= self._ended:
             end = self._loop_ends.popleft()
             rows = {step: self._rows.pop(step) for step in sorted(self._rows) if step < end}
             speed = self._take_speed(end)

@@ -1,4 +1,4 @@
-"""Opens a run: checks it, opens its data and devices, completes its options, and describes it in a line."""
+"""Opens a run: checks it, opens its data and devices, and completes its options."""
 
 import jax
 from jax.sharding import Mesh
@@ -14,7 +14,6 @@ from resnet_tpu.data.sources.source import Source
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.option_checks import check_options
 from resnet_tpu.options.config import Config
-from resnet_tpu.options.lengths import steps_in
 from resnet_tpu.parallel import distributed, hosts
 from resnet_tpu.training.maths.lengths import kept_steps
 from resnet_tpu.training.maths.network import network_on
@@ -88,41 +87,3 @@ def keep_earlier_steps(config: Config) -> Config:
     before = Config().replace(lottery_checkpoint_iters=earlier).train  # the file may say 100, without quotes
     both = sorted({*asked, *kept_steps(before.lottery_checkpoint_iters)})
     return config.replace(lottery_checkpoint_iters=",".join(map(str, both))) if len(both) > len(asked) else config
-
-
-def describe_run(config: Config, mesh: Mesh, step: int, total: int, position: int) -> str:
-    """A line on the network, images, batch and devices of a run from `step` to `total`, whose options are resolved.
-
-    position: the images consumed before `step`.
-    """
-    images, batch, devices = config.data.images_per_epoch, config.train.train_batch_size, mesh.devices
-    epochs = f"{(position + (total - step) * batch) / images:.1f}"
-    is_rounded = isinstance(config.train.train_steps, str) and not epochs.endswith(".0") and position == step * batch
-    return (
-        f"ResNet-{config.model.resnet_depth}, {config.data.num_label_classes} classes, {config.data.image_size} px, "
-        f"{config.model.precision}; {images} training images; batch {batch} on {devices.size} x "
-        f"{devices.flat[0].device_kind}; steps {step} to {total} ({epochs} epochs{', in whole batches' * is_rounded})"
-    )
-
-
-def note_on_epochs(config: Config, step: int, total: int, position: int) -> str:
-    """A line if the run's epochs differ from those asked for, as earlier steps had another batch size; else nothing.
-
-    position: the images consumed before `step`.
-    """
-    train, images = config.train, config.data.images_per_epoch
-    if position == step * train.train_batch_size or isinstance(train.train_steps, int):
-        return ""
-    asked = steps_in(train.train_steps, what="train_steps", num_train_images=images, train_batch_size=1)
-    needed = step + max(0, asked - position) // train.train_batch_size
-    end = (position + max(0, total - step) * train.train_batch_size) / images
-    note = f"train_steps {train.train_steps} is {total} steps of {train.train_batch_size} images. As earlier steps had "
-    return (
-        f"{note}another batch size, they end after {end:.1f} epochs: give train_steps={needed} for {train.train_steps}."
-    )
-
-
-def describe_end(model_dir: str, step: int, total: int) -> str:
-    """A line on a run at `step` whose last step is `total`, so that there is nothing to train."""
-    advice = "Raise train_steps to go on, or give another model_dir."
-    return f"Nothing to train: {model_dir} is at step {step} of {total}. {advice}"

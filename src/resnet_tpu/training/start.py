@@ -4,8 +4,6 @@ import contextlib
 import dataclasses
 import functools
 import logging
-from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -27,25 +25,11 @@ from resnet_tpu.options.config import Config, OptimizerConfig
 from resnet_tpu.options.run_file import read_run
 from resnet_tpu.parallel import distributed, hosts
 from resnet_tpu.training.maths.state import TrainState, create_state, start_state
+from resnet_tpu.training.point import Point
 
 log = logging.getLogger(__name__)
 
 _START = "resnet_checkpoint"
-
-
-@dataclass(frozen=True)
-class Start:
-    """The initial state on the devices, its step, the number of training images consumed before it, and class names.
-
-    The names come from the data or, if these have none, from the checkpoint.
-    """
-
-    state: TrainState
-    step: int
-    position: int
-    class_names: list[str] | None
-    kernels: dict[str, Any] | None = None
-    """The checkpoint's entry on the kernels that computed it, see `kernel_choice.setting.stored_form`."""
 
 
 def initial_weights(config: Config) -> Weights | None:
@@ -106,7 +90,7 @@ def find_start(
     class_names: list[str] | None,
     weights: Weights | None,
     mesh: Mesh,
-) -> Start:
+) -> Point:
     """The newest checkpoint of `model_dir`, ours or else the original's; without one, `weights` or random ones.
 
     Raises UserError when a checkpoint is of another network or other classes.
@@ -125,7 +109,7 @@ def find_start(
         log.info("Resuming from step %d of %s", checkpoint.step, checkpoints.directory)
         meta = checkpoint.meta
         state = shapes.with_arrays(checkpoint.arrays)
-        return Start(state, checkpoint.step, meta["position"], class_names or names, meta.get("kernels"))
+        return Point(state, checkpoint.step, meta["position"], class_names or names, meta.get("kernels"))
     if original := tf1.find_checkpoint(config.run.model_dir):
         state = _continue_original(network, config.optimizer, original)
     elif weights is not None:
@@ -137,7 +121,7 @@ def find_start(
     else:
         state = create_state(network, config.optimizer, config.train.seed)
     step = int(state.step)
-    return Start(distributed.put_replicated(state, mesh), step, step * config.train.train_batch_size, class_names)
+    return Point(distributed.put_replicated(state, mesh), step, step * config.train.train_batch_size, class_names)
 
 
 def _read_original(network: Network, config: OptimizerConfig, prefix: str) -> Arrays:

@@ -12,7 +12,7 @@ from resnet_tpu.errors import UserError
 from resnet_tpu.training.profiler import FOLDER
 
 _SUFFIX = ".xplane.pb"
-_STEP, _INPUT_WAIT, _DEVICE_WAIT = "train", "input_wait", "device_wait"  # annotations of `training.loop`
+_STEP, _INPUT_WAIT, _DEVICE_WAIT = "train", "input_wait", "device_wait"  # annotations of `training.dispatcher`
 _DO = "Make one with `resnet-tpu profile train`, or --profile_every_n_steps in a training."
 
 

@@ -18,6 +18,22 @@ class Lengths:
     kept: tuple[int, ...]
     """Steps whose checkpoints are never deleted."""
 
+    def evaluates_at(self, step: int) -> bool:
+        """Whether a run that evaluates does so at `step`: at the end of an evaluation period, or of the run."""
+        return self._ends(self.per_eval, step)
+
+    def saves_at(self, step: int) -> bool:
+        """Whether a checkpoint is due at `step`: one to keep, or at the end of a period between them, or of the run."""
+        return step in self.kept or self._ends(self.per_save, step)
+
+    def reports_at(self, step: int) -> bool:
+        """Whether a report ends at `step`: after a loop, before an evaluation or a checkpoint, or with the run."""
+        return self._ends(self.per_loop, step) or self.evaluates_at(step) or self.saves_at(step)
+
+    def _ends(self, period: int, step: int) -> bool:
+        """Whether a period of `period` steps, or the run, ends at `step`."""
+        return step > 0 and (step == self.total or step % period == 0)
+
 
 def steps_of(config: Config, name: str, length: Length) -> int:
     """`length`, of the option `name`, in optimizer steps of a run whose options are resolved.

@@ -197,17 +197,6 @@ def make_eval_step(network: Network, config: OptimizerConfig, *, device: Any = N
     return jax.jit(eval_step, compiler_options=required_options_for(device))
 
 
-@functools.cache
-def weight_check_on(device: Any) -> Callable[[Arrays, Arrays], jax.Array]:
-    """(params, batch_stats) -> `l2` of all params, or NaN when a statistic is not finite: float32 [], jitted."""
-
-    def check(params: Arrays, batch_stats: Arrays) -> jax.Array:
-        are_finite = [jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(batch_stats)]
-        return jnp.where(jnp.asarray(are_finite, bool).all(), l2(params, norms=True), jnp.nan)
-
-    return jax.jit(check, compiler_options=required_options_for(device))
-
-
 @functools.lru_cache(KEPT)
 def make_output_step(
     network: Network, stage: str, *, device: Any = None

@@ -1,0 +1,27 @@
+"""How far a run has come."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from resnet_tpu.checkpoints.meta import make_meta
+from resnet_tpu.options.config import Config
+from resnet_tpu.training.maths.state import TrainState
+
+
+@dataclass
+class Point:
+    """All that a checkpoint of a run holds besides its options. Each step that is dispatched moves it on."""
+
+    state: TrainState
+    """On the devices."""
+    step: int
+    position: int
+    """Training images consumed before this step."""
+    class_names: list[str] | None
+    """From the data or, if these have none, from the checkpoint."""
+    kernels: dict[str, Any] | None = None
+    """What computes the steps, see `kernel_choice.setting.stored_form`."""
+
+    def meta(self, config: Config) -> dict[str, Any]:
+        """The metadata of a checkpoint of this point."""
+        return make_meta(config, self.class_names, self.position) | {"kernels": self.kernels}
