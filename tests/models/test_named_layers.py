@@ -1,5 +1,6 @@
 """Layers that find their arrays by name: what they update at each step, draw at random, and refuse."""
 
+import functools
 from typing import Any
 
 import jax
@@ -7,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from resnet_tpu.models.named_layers import NamedLayers, Training
+from resnet_tpu.models.named_layers import Training
 from tests.models.nets import TRAINING, Part, architecture, random
 
 
@@ -82,9 +83,9 @@ def test_the_classifier_is_float32() -> None:
 
 
 DROPS = {
-    "dropout": lambda net, x: net.dropout(x),
-    "drop_connect": lambda net, x: net.drop_connect(x, 4),
-    "dropblock": lambda net, x: net.dropblock(x, 4),
+    "dropout": lambda net, x, site=0: net.dropout(x, site),
+    "drop_connect": lambda net, x, site=0: net.drop_connect(x, 4, site),
+    "dropblock": lambda net, x, site=0: net.dropblock(x, 4, site),
 }
 
 
@@ -119,13 +120,15 @@ def test_draws_follow_from_the_key_and_the_number_of_the_place(name: str) -> Non
     first = part(x, Training(jax.random.key(1), 1.0))
     np.testing.assert_array_equal(first, part(x, Training(jax.random.key(1), 1.0)))
     assert not np.array_equal(first, part(x, Training(jax.random.key(2), 1.0)))
-
-    def second(net: NamedLayers, x: jax.Array) -> jax.Array:
-        net.skip_dropout_sites(1)
-        return DROPS[name](net, x)
-
-    part._call = second
+    part._call = functools.partial(DROPS[name], site=1)
     assert not np.array_equal(first, part(x, Training(jax.random.key(1), 1.0)))
+
+
+def test_sites_are_numbered_block_by_block_with_dropout_last() -> None:
+    settings = architecture(2, 1)
+    assert [settings.first_site(*place) for place in ((1, 1), (1, 2), (2, 1))] == [0, 5, 10]
+    assert settings.dropout_site == 15
+    assert architecture(2, 1, bottleneck=False).dropout_site == 0  # the only one
 
 
 def test_fractions_grow_from_group_to_group() -> None:

@@ -1,5 +1,6 @@
 """Each variant of a block and of the stem, compared with one assembled by hand from layers."""
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -116,14 +117,16 @@ def test_dropblock_and_drop_connect_act_where_they_should(pre_activation: bool) 
 
     def by_hand(net: NamedLayers, x: jax.Array) -> jax.Array:
         x = net.norm_act("norm_in", x) if pre_activation else x
-        shortcut = net.dropblock(net.conv_linear("projection", x, 256, 1, 2), 4)
-        branch = net.dropblock(net.conv_act("conv1", x, 64, 1), 4)
-        branch = net.dropblock(net.conv_act("conv2", branch, 64, 3, 2), 4)
+        sites = itertools.count(15)  # after three blocks
+        shortcut = net.dropblock(net.conv_linear("projection", x, 256, 1, 2), 4, next(sites))
+        branch = net.dropblock(net.conv_act("conv1", x, 64, 1), 4, next(sites))
+        branch = net.dropblock(net.conv_act("conv2", branch, 64, 3, 2), 4, next(sites))
         branch = net.conv_linear("conv3", branch, 256, 1)
         if pre_activation:
             return branch + shortcut
-        branch = net.dropblock(branch, 4)
-        return jax.nn.relu(net.drop_connect(branch * squeeze_excite(net, branch), 4) + shortcut)
+        branch = net.dropblock(branch, 4, next(sites))
+        branch = net.drop_connect(branch * squeeze_excite(net, branch), 4, next(sites))
+        return jax.nn.relu(branch + shortcut)
 
     x = random(4, 8, 8, 16)
     part = check_block(by_hand, x, group=4, training=Training(jax.random.key(3), 1.0), **settings)

@@ -7,6 +7,8 @@ NormAct = Literal["bn_relu", "evonorm_b0", "evonorm_s0"]
 PoolPadding = Literal["same", "symmetric"]
 EPSILON = 1e-5
 """Every norm adds this to the variance."""
+SITES_OF_BOTTLENECK = 5
+"""Where a block may drop something: on the shortcut, after each of three convolutions, and the whole branch."""
 
 
 def evonorm_groups(features: int) -> int:
@@ -70,8 +72,24 @@ class Architecture:
         """Channels after each inner convolution (see `num_inner`) of block `block` in group `group`, both from 1."""
         if not self.inner_channels:
             return (self.width * 2 ** (group - 1),) * self.num_inner
-        first = (sum(self.blocks_per_group[: group - 1]) + block - 1) * self.num_inner
+        first = self._blocks_before(group, block) * self.num_inner
         return self.inner_channels[first : first + self.num_inner]
+
+    def first_site(self, group: int, block: int) -> int:
+        """The number of the first site of block `block` in group `group`, both from 1.
+
+        A site is where training may drop something at random. Only bottleneck blocks have any, SITES_OF_BOTTLENECK
+        each. A site keeps its number, and so draws the same values, whether or not others drop anything.
+        """
+        return self._blocks_before(group, block) * SITES_OF_BOTTLENECK if self.bottleneck else 0
+
+    @property
+    def dropout_site(self) -> int:
+        """The number of the site of dropout, after those of all blocks."""
+        return self.first_site(len(self.blocks_per_group) + 1, 1)
+
+    def _blocks_before(self, group: int, block: int) -> int:
+        return sum(self.blocks_per_group[: group - 1]) + block - 1
 
     @property
     def has_plain_branches(self) -> bool:

@@ -1,6 +1,5 @@
 """Named layers: each finds its arrays among those of the network, or makes them if the network is new."""
 
-import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -35,7 +34,7 @@ class Training:
     progress: jax.Array | float = 0.0
 
     def key_of(self, site: int) -> jax.Array:
-        """The key of one random site of the network, by its number: each site draws independently.
+        """The key of one site of the network, by its number (see `Architecture.first_site`): each draws independently.
 
         Raises ValueError when the step has no key.
         """
@@ -74,7 +73,6 @@ class NamedLayers:
         self._kernels = kernels
         self._make = make
         self._scope: Path = ()
-        self._dropout_sites = itertools.count()
 
     @contextmanager
     def scope(self, name: str) -> Iterator[None]:
@@ -213,33 +211,28 @@ class NamedLayers:
             kernel = self._param("kernel", layers.draw_dense_kernel, (x.shape[-1], features))
             return x.astype(jnp.float32) @ kernel + self._param("bias", layers.zeros, (features,))
 
-    def dropblock(self, x: jax.Array, group: int) -> jax.Array:
-        """DropBlock in `group`, counted from 1, in training."""
-        fraction, number = self.architecture.dropblock_fraction(group), next(self._dropout_sites)
+    def dropblock(self, x: jax.Array, group: int, site: int) -> jax.Array:
+        """DropBlock in `group`, counted from 1, in training. site: see `Training.key_of`."""
+        fraction = self.architecture.dropblock_fraction(group)
         if self.training is None or fraction == 0:
             return x
         size, num_groups = self.architecture.dropblock_size, self.architecture.batch_norm_groups
-        key, progress = self.training.key_of(number), self.training.progress
+        key, progress = self.training.key_of(site), self.training.progress
         return dropping.dropblock(x, key, progress, fraction=fraction, size=size, num_groups=num_groups)
 
-    def drop_connect(self, x: jax.Array, group: int) -> jax.Array:
-        """Drop connect at the end of a branch in `group`, counted from 1, in training."""
-        rate, number = self.architecture.drop_connect_in(group), next(self._dropout_sites)
+    def drop_connect(self, x: jax.Array, group: int, site: int) -> jax.Array:
+        """Drop connect at the end of a branch in `group`, counted from 1, in training. site: see `Training.key_of`."""
+        rate = self.architecture.drop_connect_in(group)
         if self.training is None or rate == 0:
             return x
-        return dropping.drop_connect(x, self.training.key_of(number), rate)
+        return dropping.drop_connect(x, self.training.key_of(site), rate)
 
-    def dropout(self, x: jax.Array) -> jax.Array:
-        """Dropout before the classifier, in training."""
-        rate, number = self.architecture.dropout_rate, next(self._dropout_sites)
+    def dropout(self, x: jax.Array, site: int) -> jax.Array:
+        """Dropout before the classifier, in training. site: see `Training.key_of`."""
+        rate = self.architecture.dropout_rate
         if self.training is None or rate == 0:
             return x
-        return dropping.dropout(x, self.training.key_of(number), rate)
-
-    def skip_dropout_sites(self, count: int) -> None:
-        """Skips the numbers of `count` sites, so that later sites keep their numbers and draw the same values."""
-        for _ in range(count):
-            next(self._dropout_sites)
+        return dropping.dropout(x, self.training.key_of(site), rate)
 
     @property
     def _updates_statistics(self) -> bool:

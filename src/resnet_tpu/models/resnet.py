@@ -8,8 +8,6 @@ import jax
 from resnet_tpu.models.layers import average_pool, global_average, max_pool
 from resnet_tpu.models.named_layers import NamedLayers
 
-_SITES_OF_BOTTLENECK = 5  # DropBlock on the shortcut and after each of three convolutions, and drop connect
-
 
 def resnet(net: NamedLayers, images: jax.Array, num_classes: int) -> jax.Array:
     """images [n, h, w, 3], normalised -> logits float32 [n, num_classes]."""
@@ -22,7 +20,7 @@ def resnet(net: NamedLayers, images: jax.Array, num_classes: int) -> jax.Array:
     if net.architecture.pre_activation:
         x = net.norm_act("norm_out", x)
     x = net.outputs["pooled"] = global_average(x)
-    return net.dense("dense", net.dropout(x), num_classes)
+    return net.dense("dense", net.dropout(x, net.architecture.dropout_site), num_classes)
 
 
 def stem(net: NamedLayers, x: jax.Array) -> jax.Array:
@@ -55,8 +53,6 @@ def residual_block(net: NamedLayers, x: jax.Array, group: int, block: int) -> ja
     settings = net.architecture
     stride = 2 if group > 1 and block == 1 else 1
     if (y := net.block(x, stride)) is not None:
-        if settings.bottleneck:
-            net.skip_dropout_sites(_SITES_OF_BOTTLENECK)  # the sites below, where nothing is dropped
         return y
 
     shortcut = x
@@ -67,7 +63,7 @@ def residual_block(net: NamedLayers, x: jax.Array, group: int, block: int) -> ja
     if not settings.bottleneck:
         branch = basic_branch(net, x, group, block, stride)
     else:
-        shortcut = net.dropblock(shortcut, group)
+        shortcut = net.dropblock(shortcut, group, settings.first_site(group, block))
         branch = bottleneck_branch(net, x, group, block, stride)
     return branch + shortcut if settings.pre_activation else net.add_relu(branch, shortcut)
 
@@ -91,16 +87,16 @@ def bottleneck_branch(net: NamedLayers, x: jax.Array, group: int, block: int, st
     """1x1, 3x3 and 1x1 convolutions, the first two with a quarter of the channels."""
     settings = net.architecture
     before, after = settings.inner(group, block)
-    x = net.dropblock(net.conv_act("conv1", x, before, 1), group)
-    x = net.dropblock(net.conv_act("conv2", x, after, 3, stride), group)
+    site = settings.first_site(group, block)  # of the shortcut
+    x = net.dropblock(net.conv_act("conv1", x, before, 1), group, site + 1)
+    x = net.dropblock(net.conv_act("conv2", x, after, 3, stride), group, site + 2)
     x = net.conv_linear("conv3", x, settings.features(group), 1, zero_scale=settings.zero_scale)
     if settings.pre_activation:  # here the original's branch ends
-        net.skip_dropout_sites(2)  # DropBlock after conv3, and drop connect
         return x
-    x = net.dropblock(x, group)
+    x = net.dropblock(x, group, site + 3)
     if settings.se_ratio:
         x = x * squeeze_excite(net, x)
-    return net.drop_connect(x, group)
+    return net.drop_connect(x, group, site + 4)
 
 
 def squeeze_excite(net: NamedLayers, x: jax.Array) -> jax.Array:
