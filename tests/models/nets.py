@@ -10,6 +10,7 @@ import numpy as np
 from resnet_tpu.models.architecture import Architecture
 from resnet_tpu.models.arrays import Arrays
 from resnet_tpu.models.kernel_table import PLAIN, Kernels
+from resnet_tpu.models.named_arrays import NamedArrays
 from resnet_tpu.models.named_layers import NamedLayers, Training
 
 TRAINING = Training()
@@ -41,8 +42,8 @@ class Part:
         """x: an example of its input activations. scope: where its arrays are."""
         rng = np.random.default_rng(0)
         self._call, self._settings, self._dtype, self._scope = call, settings, dtype, scope
-        new = NamedLayers(settings, dtype, {}, {}, make=lambda draw, shape: draw(rng, shape))
-        jax.eval_shape(lambda x: self._run(new, x), x)
+        new = NamedArrays({}, {}, make=lambda draw, shape: draw(rng, shape))
+        jax.eval_shape(lambda x: self._run(NamedLayers(settings, dtype, new), x), x)
         self.params: Arrays = new.params
         self.batch_stats: Arrays = new.batch_stats
 
@@ -57,8 +58,9 @@ class Part:
 
         @jax.jit  # compiled as a whole: operation by operation takes many times as long
         def apply(params: Arrays, batch_stats: Arrays, x: jax.Array) -> tuple[jax.Array, Arrays]:
-            net = NamedLayers(self._settings, self._dtype, params, batch_stats, training=training, kernels=kernels)
-            return self._run(net, x), net.batch_stats
+            arrays = NamedArrays(params, batch_stats)
+            net = NamedLayers(self._settings, self._dtype, arrays, training=training, kernels=kernels)
+            return self._run(net, x), arrays.batch_stats
 
         return apply(params, self.batch_stats, jnp.asarray(x))
 

@@ -11,6 +11,7 @@ from resnet_tpu.errors import UserError
 from resnet_tpu.models import resnet
 from resnet_tpu.models.arrays import Arrays
 from resnet_tpu.models.from_options import create_network, resolve_architecture
+from resnet_tpu.models.named_arrays import NamedArrays
 from resnet_tpu.models.named_layers import NamedLayers
 from resnet_tpu.models.network import Network
 from resnet_tpu.options.config import Config, ModelConfig
@@ -126,7 +127,8 @@ def test_any_image_size_is_accepted_and_halved_five_times(size: int, depth: int,
     network = make_network(size, 7, resnet_depth=depth, stem=stem)
 
     def shapes(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-        net = NamedLayers(network.architecture, jnp.float32, *network.shapes(), make=lambda _, shape: None)
+        arrays = NamedArrays(*network.shapes(), make=lambda _, shape: None)
+        net = NamedLayers(network.architecture, jnp.float32, arrays)
         y = resnet.stem(net, x)
         for group in range(1, 5):
             with net.scope(f"group{group}/block1"):

@@ -1,23 +1,16 @@
-"""Named layers: each finds its arrays among those of the network, or makes them if the network is new."""
+"""The layers of a network, each with the name under which it finds its arrays."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.typing import DTypeLike
 
 from resnet_tpu.models import dropping, evonorm, layers
 from resnet_tpu.models.architecture import Architecture, PoolPadding
-from resnet_tpu.models.arrays import Arrays, Path, copy_dicts, leaf_at, node_at, put
 from resnet_tpu.models.kernel_table import PLAIN, Kernels
 from resnet_tpu.models.layers import ConvNorm, Statistics
-
-Draw = Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]
-"""An initialiser: returns the values of an array of this shape, float32."""
+from resnet_tpu.models.named_arrays import NamedArrays
 
 _EVONORM_MOMENTUM = 0.9  # as in the original, whatever `bn_momentum` is
 
@@ -47,52 +40,36 @@ class NamedLayers:
     """The layers of one network during one call.
 
     Activations are [n, h, w, c] in `dtype`, arrays float32. `training` is None in evaluation. In training, batch norms
-    normalise by the batch's statistics, and update the running statistics in `batch_stats`. The trees passed in are not
-    changed.
+    normalise by the batch's statistics, and update the running ones in `arrays`.
     """
 
     def __init__(
         self,
         architecture: Architecture,
         dtype: DTypeLike,
-        params: Arrays,
-        batch_stats: Arrays,
+        arrays: NamedArrays,
         *,
         training: Training | None = None,
         kernels: Kernels = PLAIN,
-        make: Callable[[Draw, tuple[int, ...]], Any] | None = None,
     ) -> None:
-        """make: makes the arrays of a new network, which are collected in `params` and `batch_stats`."""
         self.architecture = architecture
         self.dtype = dtype
         self.training = training
-        self.params: Arrays = copy_dicts(params)
-        self.batch_stats: Arrays = copy_dicts(batch_stats)
         self.outputs: dict[str, jax.Array] = {}
         """The outputs of the network's parts, by name, in order."""
+        self.scope = arrays.scope
+        """See `NamedArrays.scope`."""
+        self._arrays = arrays
         self._kernels = kernels
-        self._make = make
-        self._scope: Path = ()
-
-    @contextmanager
-    def scope(self, name: str) -> Iterator[None]:
-        """Puts all layers of the `with` block under `name`, which also appears in compiled programs and profiles."""
-        outer = self._scope
-        self._scope = (*outer, *name.split("/"))
-        try:
-            with jax.named_scope(name):
-                yield
-        finally:
-            self._scope = outer
 
     def conv(
         self, name: str, x: jax.Array, features: int, size: int, stride: int = 1, *, bias: bool = False
     ) -> jax.Array:
         """A `size` x `size` convolution, with or without a bias."""
         with self.scope(name):
-            kernel = self._param("kernel", layers.draw_kernel, (size, size, x.shape[-1], features))
+            kernel = self._arrays.param("kernel", layers.draw_kernel, (size, size, x.shape[-1], features))
             x = layers.conv(x.astype(self.dtype), kernel, stride)
-            return x + self._param("bias", layers.zeros, (features,)).astype(self.dtype) if bias else x
+            return x + self._arrays.param("bias", layers.zeros, (features,)).astype(self.dtype) if bias else x
 
     def conv_norm(
         self,
@@ -146,7 +123,7 @@ class NamedLayers:
         """In training, the result of a kernel for this whole residual block; None if there is no such kernel."""
         if self.training is None or not self.architecture.has_plain_branches:
             return None
-        own = node_at(self.params, self._scope)
+        own = self._arrays.modules()
         branch = [name for name in ("conv1", "conv2", "conv3") if name in own]
         projection = "projection" if "projection" in own else None
         found = self._kernels.block(
@@ -182,9 +159,12 @@ class NamedLayers:
         """
         with self.scope(name):
             features = x.shape[-1:]
-            scale = self._param("scale", layers.zeros if zero_scale else layers.ones, features)
-            bias = self._param("bias", layers.zeros, features)
-            mean, var = self._stat("mean", layers.zeros, features), self._stat("var", layers.ones, features)
+            scale = self._arrays.param("scale", layers.zeros if zero_scale else layers.ones, features)
+            bias = self._arrays.param("bias", layers.zeros, features)
+            mean, var = (
+                self._arrays.stat("mean", layers.zeros, features),
+                self._arrays.stat("var", layers.ones, features),
+            )
             if self._updates_statistics:
                 statistics = layers.batch_statistics(x, self.architecture.batch_norm_groups)
                 self._update_statistics(statistics)
@@ -194,22 +174,25 @@ class NamedLayers:
     def _evonorm(self, name: str, x: jax.Array, kind: str) -> jax.Array:
         with self.scope(name):
             shape = (1, 1, 1, x.shape[-1])
-            scale, bias = self._param("scale", layers.ones, shape), self._param("bias", layers.zeros, shape)
-            arrays = evonorm.EvoNorm(scale, bias, self._param("v", layers.ones, shape))
+            scale, bias = (
+                self._arrays.param("scale", layers.ones, shape),
+                self._arrays.param("bias", layers.zeros, shape),
+            )
+            arrays = evonorm.EvoNorm(scale, bias, self._arrays.param("v", layers.ones, shape))
             if kind == "evonorm_s0":
                 return evonorm.evonorm_s0(x, arrays)
-            var = self._stat("var", layers.ones, shape)
+            var = self._arrays.stat("var", layers.ones, shape)
             if not self._updates_statistics:
                 return evonorm.evonorm_b0(x, arrays, var)
             y, found = evonorm.evonorm_b0_by_batch(x, arrays, self.architecture.batch_norm_groups)
-            self._set("var", _interpolate(var, found, _EVONORM_MOMENTUM))
+            self._arrays.set_stat("var", _interpolate(var, found, _EVONORM_MOMENTUM))
             return y
 
     def dense(self, name: str, x: jax.Array, features: int) -> jax.Array:
         """The classifier: x [n, in] -> float32 [n, features], whatever the dtype of the network."""
         with self.scope(name):
-            kernel = self._param("kernel", layers.draw_dense_kernel, (x.shape[-1], features))
-            return x.astype(jnp.float32) @ kernel + self._param("bias", layers.zeros, (features,))
+            kernel = self._arrays.param("kernel", layers.draw_dense_kernel, (x.shape[-1], features))
+            return x.astype(jnp.float32) @ kernel + self._arrays.param("bias", layers.zeros, (features,))
 
     def dropblock(self, x: jax.Array, group: int, site: int) -> jax.Array:
         """DropBlock in `group`, counted from 1, in training. site: see `Training.key_of`."""
@@ -243,11 +226,11 @@ class NamedLayers:
         """The arrays of a convolution with batch norm in this scope."""
         prefix = f"{name}/" if name else ""
         kernel, scale, bias = (
-            self._get("params", prefix + array) for array in ("conv/kernel", "norm/scale", "norm/bias")
+            self._arrays.get("params", prefix + array) for array in ("conv/kernel", "norm/scale", "norm/bias")
         )
         if self._updates_statistics:
             return ConvNorm(kernel, scale, bias)
-        mean, var = (self._get("batch_stats", f"{prefix}norm/{array}") for array in ("mean", "var"))
+        mean, var = (self._arrays.get("batch_stats", f"{prefix}norm/{array}") for array in ("mean", "var"))
         return ConvNorm(kernel, scale, bias, (mean, var))
 
     def _update_statistics(self, statistics: Statistics, name: str = "") -> None:
@@ -257,33 +240,8 @@ class NamedLayers:
         prefix, count = f"{name}/" if name else "", statistics.positions
         unbiased = statistics.var.mean(0) * (count / max(count - 1, 1))
         for array, batch in (("mean", statistics.mean.mean(0)), ("var", unbiased)):
-            running = self._get("batch_stats", prefix + array)
-            self._set(prefix + array, _interpolate(running, batch, self.architecture.bn_momentum))
-
-    def _param(self, name: str, draw: Draw, shape: tuple[int, ...]) -> jax.Array:
-        return self._array("params", name, draw, shape)
-
-    def _stat(self, name: str, draw: Draw, shape: tuple[int, ...]) -> jax.Array:
-        return self._array("batch_stats", name, draw, shape)
-
-    def _array(self, collection: str, name: str, draw: Draw, shape: tuple[int, ...]) -> jax.Array:
-        if self._make is None:
-            return self._get(collection, name)
-        put(self._trees[collection], self._path(name), self._make(draw, shape))
-        return jnp.zeros(shape)  # a new network is only traced
-
-    def _get(self, collection: str, name: str) -> jax.Array:
-        return leaf_at(self._trees, (collection, self._path(name)))
-
-    def _set(self, name: str, value: jax.Array) -> None:
-        put(self.batch_stats, self._path(name), value)
-
-    def _path(self, name: str) -> Path:
-        return (*self._scope, *name.split("/"))
-
-    @property
-    def _trees(self) -> dict[str, Arrays]:
-        return {"params": self.params, "batch_stats": self.batch_stats}
+            running = self._arrays.get("batch_stats", prefix + array)
+            self._arrays.set_stat(prefix + array, _interpolate(running, batch, self.architecture.bn_momentum))
 
 
 def _interpolate(running: jax.Array, batch: jax.Array, momentum: float) -> jax.Array:

@@ -13,7 +13,8 @@ import numpy as np
 from resnet_tpu.models.architecture import Architecture
 from resnet_tpu.models.arrays import Arrays, copy_dicts
 from resnet_tpu.models.kernel_table import PLAIN, Kernels
-from resnet_tpu.models.named_layers import Draw, NamedLayers, Training
+from resnet_tpu.models.named_arrays import Draw, NamedArrays
+from resnet_tpu.models.named_layers import NamedLayers, Training
 from resnet_tpu.models.resnet import resnet
 from resnet_tpu.options.config import ModelConfig
 
@@ -23,6 +24,7 @@ class Network:
     """The structure of a network, without its arrays."""
 
     model: ModelConfig
+    """The options that it was made from; of these, only colours and precision are not resolved in `architecture`."""
     architecture: Architecture
     num_classes: int
     image_size: int
@@ -62,16 +64,17 @@ class Network:
         Raises ValueError when training needs a key and gets none.
         """
         training = Training(key, progress) if train else None
-        net = NamedLayers(self.architecture, self._dtype, params, batch_stats, training=training, kernels=self.kernels)
+        arrays = NamedArrays(params, batch_stats)
+        net = NamedLayers(self.architecture, self._dtype, arrays, training=training, kernels=self.kernels)
         logits = resnet(net, images, self.num_classes)
-        return logits, net.batch_stats
+        return logits, arrays.batch_stats
 
     def outputs(self, params: Arrays, batch_stats: Arrays, images: jax.Array) -> dict[str, jax.Array]:
         """Normalised images [n, h, w, 3] -> the output of each of the `stages` by name, in evaluation, float32.
 
         The stem and the groups give [n, h, w, c], `pooled` gives [n, c], `logits` [n, num_classes].
         """
-        net = NamedLayers(self.architecture, self._dtype, params, batch_stats)
+        net = NamedLayers(self.architecture, self._dtype, NamedArrays(params, batch_stats))
         logits = resnet(net, images, self.num_classes)
         return {name: output.astype(jnp.float32) for name, output in (*net.outputs.items(), ("logits", logits))}
 
@@ -96,10 +99,11 @@ _Structure = tuple[Architecture, int, int]
 
 def _make(structure: _Structure, make: Callable[[Draw, tuple[int, ...]], Any]) -> tuple[Arrays, Arrays]:
     architecture, num_classes, image_size = structure
-    net = NamedLayers(architecture, jnp.float32, {}, {}, make=make)
+    arrays = NamedArrays({}, {}, make=make)
+    net = NamedLayers(architecture, jnp.float32, arrays)
     images = jax.ShapeDtypeStruct((1, image_size, image_size, 3), jnp.float32)
     jax.eval_shape(lambda images: resnet(net, images, num_classes), images)
-    return net.params, net.batch_stats
+    return arrays.params, arrays.batch_stats
 
 
 @functools.lru_cache(maxsize=32)  # a deep network takes a second to trace, and a conversion asks many times

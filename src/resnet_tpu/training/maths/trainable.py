@@ -31,7 +31,7 @@ def learning_rate_factors(network: Network, config: OptimizerConfig) -> Arrays:
     def factor(path: tuple[str, ...]) -> float:
         name = "/".join(path)
         is_norm = any(part.startswith("norm") for part in path)
-        if (network.model.freeze_batch_norm and is_norm) or any(_matches(name, pattern) for pattern in patterns):
+        if (network.architecture.freeze_batch_norm and is_norm) or any(_matches(name, pattern) for pattern in patterns):
             return 0.0
         return config.head_learning_rate_multiplier if path[0] == HEAD else 1.0
 
