@@ -14,12 +14,10 @@ def test_steps_land_in_order_and_the_newest_stay_in_the_air() -> None:
     flight = StepsInFlight()
     for step in range(5):
         flight.add(step, square(jnp.float32(step)))
-    assert len(flight) == 5
     assert list(flight.land(keep=2)) == [(step, {"loss": step**2}) for step in range(3)]
-    assert len(flight) == 2
     assert list(flight.land(keep=2)) == []
     assert [step for step, _ in flight.land(keep=0)] == [3, 4]
-    assert len(flight) == 0
+    assert list(flight.land(keep=0)) == []
 
 
 @pytest.mark.parametrize("keep", [0, 2])

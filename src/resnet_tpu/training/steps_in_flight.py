@@ -15,9 +15,6 @@ class StepsInFlight:
     def __init__(self) -> None:
         self._steps: deque[tuple[int, Mapping[str, jax.Array]]] = deque()
 
-    def __len__(self) -> int:
-        return len(self._steps)
-
     def add(self, step: int, metrics: Mapping[str, jax.Array]) -> None:
         """Records a step just dispatched; its metrics are copied to the host as soon as they are computed."""
         for value in metrics.values():

@@ -19,7 +19,7 @@ from resnet_tpu.options.config import Config, DataConfig
 from resnet_tpu.reports.metrics import read_metrics
 from resnet_tpu.system.cpu_time import cpu_secs_of_family, cpu_secs_per_core
 from resnet_tpu.system.machine import num_cores
-from resnet_tpu.training.kernel_choice.reference import random_batch, random_state
+from resnet_tpu.training.kernel_choice.random_inputs import random_batch, random_state
 from resnet_tpu.training.kernel_choice.resolve import resolve_kernels
 from resnet_tpu.training.maths.network import network_on
 

@@ -27,7 +27,7 @@ from resnet_tpu.data.sources.tfrecords import RecordSource
 from resnet_tpu.options.config import Config, DataConfig
 from resnet_tpu.parallel import distributed
 from resnet_tpu.performance.profiling.advice import Stage
-from resnet_tpu.training.kernel_choice.reference import random_rows
+from resnet_tpu.training.kernel_choice.random_inputs import random_rows
 
 ORDER, READ, PARSE, CROP, DECODE, RESIZE = (
     "order and random numbers", "read", "parse", "crop decision", "decode", "resize"

@@ -2,27 +2,23 @@
 
 import functools
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import jax
 from jax.sharding import Mesh
 
-from resnet_tpu.data.loader.batches import eval_batches
 from resnet_tpu.data.sources.source import Source
 from resnet_tpu.data.sources.subset import evenly_spaced
 from resnet_tpu.models.arrays import Arrays
-from resnet_tpu.options.config import Config, DataConfig
-from resnet_tpu.parallel import distributed
-from resnet_tpu.parallel.distributed import DeviceBatch
+from resnet_tpu.options.config import Config
 from resnet_tpu.reports.finite import check_finite
 from resnet_tpu.reports.metrics import mean_metrics
-from resnet_tpu.reports.progress import track
 from resnet_tpu.training.compiler_options import required_options_for
+from resnet_tpu.training.inference.one_pass import one_pass
 from resnet_tpu.training.inference.trained import advice_on
 from resnet_tpu.training.maths.loss import l2
 from resnet_tpu.training.maths.step import EvalStep
-from resnet_tpu.training.steps_in_flight import paced
 
 log = logging.getLogger(__name__)
 
@@ -49,9 +45,8 @@ def evaluate(
     mean nothing then, because no logit compares as larger than NaN.
     """
     source = evenly_spaced(source, config.data.num_eval_images or len(source))
-    batches = device_batches(source, config.data, mesh, batch_size=config.eval.eval_batch_size, title="evaluate")
-    steps = (eval_step(params, batch_stats, batch) for batch in batches)
-    sums = list(paced(steps, distributed.steps_ahead(mesh)))
+    sum_up = functools.partial(eval_step, params, batch_stats)
+    sums = one_pass(sum_up, source, config.data, mesh, batch_size=config.eval.eval_batch_size, title="evaluate")
     squares = float(l2_on(mesh.devices.flat[0])(params, norms=config.optimizer.decay_batch_norm))
     advise = functools.partial(advice_on, {"params": params, "batch_stats": batch_stats}, config.model.precision)
     for number, found in enumerate(sums, 1):
@@ -59,25 +54,6 @@ def evaluate(
         check_finite(what, found["cross_entropy"], advise)
     check_finite(f"Sum of the squared weights at step {step}", squares, advise)
     return mean_metrics(sums, l2_loss=config.optimizer.weight_decay_in_loss * squares)
-
-
-def device_batches(
-    source: Source, data: DataConfig, mesh: Mesh, *, batch_size: int, title: str
-) -> Iterator[DeviceBatch]:
-    """The images of `source` in order, in batches on the devices, with a progress bar called `title`.
-
-    batch_size: over all devices; capped at the number of images, then rounded up so that all devices get equally many.
-    Padding in the last batch has weight 0.
-    """
-    batch_size = distributed.round_up(min(batch_size, len(source)), mesh.devices.size)
-    batches = eval_batches(
-        source,
-        data,
-        batch_size=batch_size,
-        host_index=jax.process_index(),
-        num_hosts=jax.process_count(),
-    )
-    return track(distributed.prefetch(batches, mesh), title, total=-(-len(source) // batch_size))
 
 
 def log_metrics(step: int, metrics: dict[str, float], seconds: float) -> None:

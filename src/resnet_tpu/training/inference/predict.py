@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Literal, get_args
 
+import jax
 import numpy as np
 
 from resnet_tpu import storage
@@ -20,17 +21,17 @@ from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config, DataConfig, require_config
 from resnet_tpu.options.fields import GivenPath, Option, expand_home
 from resnet_tpu.options.run_file import model_dir_of
-from resnet_tpu.parallel import distributed, hosts
+from resnet_tpu.parallel import hosts
+from resnet_tpu.parallel.distributed import DeviceBatch
 from resnet_tpu.reports import prediction_report as report
 from resnet_tpu.reports.console import make_console
 from resnet_tpu.reports.finite import check_finite
 from resnet_tpu.reports.predictions import Predictions
 from resnet_tpu.training.agreement import agree_on
-from resnet_tpu.training.inference.evaluate import device_batches
+from resnet_tpu.training.inference.one_pass import one_pass
 from resnet_tpu.training.inference.trained import Trained, data_for_network, is_elsewhere, load_newest
 from resnet_tpu.training.maths.step import make_output_step
 from resnet_tpu.training.photos_seen import warn_of_training_photos
-from resnet_tpu.training.steps_in_flight import paced
 
 MOST_ROWS = 40
 """A split with more images is not listed on the terminal, only in the files of the report."""
@@ -140,16 +141,12 @@ def predict_source(
     UserError when all are damaged.
     """
     predict_step = make_output_step(trained.network, "probabilities", device=trained.mesh.devices.flat[0])
-    batches = device_batches(source, data, trained.mesh, batch_size=batch_size, title="predict")
-    steps = (
-        {
-            "probabilities": predict_step(trained.params, trained.batch_stats, batch["image"]),
-            "label": batch["label"],
-            "weight": batch["weight"],
-        }
-        for batch in batches
-    )
-    blocks = list(paced(steps, distributed.steps_ahead(trained.mesh)))
+
+    def predict_batch(batch: DeviceBatch) -> dict[str, jax.Array]:
+        probabilities = predict_step(trained.params, trained.batch_stats, batch["image"])
+        return {"probabilities": probabilities, "label": batch["label"], "weight": batch["weight"]}
+
+    blocks = one_pass(predict_batch, source, data, trained.mesh, batch_size=batch_size, title="predict")
     for number, block in enumerate(blocks, 1):
         title = f"Probabilities at step {trained.step}, batch {number} of {len(blocks)}"
         check_finite(title, block["probabilities"][block["weight"] > 0], trained.advice)

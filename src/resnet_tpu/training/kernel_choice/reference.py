@@ -1,6 +1,5 @@
 """One step computed by the plain layers, with which every other way to compute it must agree, up to rounding."""
 
-import dataclasses
 import statistics
 
 import jax
@@ -10,10 +9,8 @@ from jax.sharding import Mesh
 
 from resnet_tpu.models.kernel_table import PLAIN
 from resnet_tpu.options.config import Config
-from resnet_tpu.parallel import distributed
-from resnet_tpu.parallel.distributed import DeviceBatch
+from resnet_tpu.training.kernel_choice.random_inputs import random_batch, random_state
 from resnet_tpu.training.maths.network import network_on
-from resnet_tpu.training.maths.state import TrainState, start_state
 from resnet_tpu.training.maths.step import TrainStep, train_step_of
 
 _LIMIT = 3.0  # other kernels may differ from the plain layers by this many times the noise
@@ -74,33 +71,3 @@ class Reference:
 def _norms(found: list[np.ndarray], expected: list[np.ndarray]) -> list[float]:
     norms = [float(np.linalg.norm(a - b) / (np.linalg.norm(b) or 1)) for a, b in zip(found, expected, strict=True)]
     return [norm if np.isfinite(norm) else float("inf") for norm in norms]
-
-
-def random_state(config: Config, mesh: Mesh, last_bit: float = 0.0, seed: int = 0) -> TrainState:
-    """A state with random scales and biases, because those that begin at zero hide the layers before them.
-
-    Its step is 1: the momentum of LARS holds the learning rate, which is 0 at step 0 and would hide everything.
-    last_bit: the fraction by which every weight is raised or lowered, drawn from `seed`.
-    """
-    params, batch_stats = network_on(mesh, config).init(0)
-    leaves, structure = jax.tree.flatten(params)
-    rng, noise = np.random.default_rng(0), np.random.default_rng(seed)
-    changed = [leaf + 0.1 * rng.standard_normal(leaf.shape, np.float32) if leaf.ndim == 1 else leaf for leaf in leaves]
-    changed = [leaf * (1 + last_bit * noise.choice((-1, 1), leaf.shape).astype(np.float32)) for leaf in changed]
-    params = jax.tree.unflatten(structure, changed)
-    state = start_state(config.optimizer, params, batch_stats)
-    return distributed.put_replicated(dataclasses.replace(state, step=jnp.ones_like(state.step)), mesh)
-
-
-def random_batch(config: Config, mesh: Mesh) -> DeviceBatch:
-    """Images and labels of a run whose options are resolved, the same ones every time."""
-    return distributed.put_batch(random_rows(config), mesh)
-
-
-def random_rows(config: Config) -> dict[str, np.ndarray]:
-    """This process's share of `random_batch`, in the form that the loader gives."""
-    rng = np.random.default_rng(jax.process_index())
-    count, side = config.train.train_batch_size // jax.process_count(), config.data.image_size
-    labels = rng.integers(0, config.data.num_label_classes or 1, count, np.int32)
-    images = rng.integers(0, 256, (count, side, side, 3), np.uint8)
-    return {"image": images, "label": labels, "weight": np.ones(count, np.float32)}

@@ -18,7 +18,8 @@ from resnet_tpu.options.config import Config
 from resnet_tpu.parallel import distributed, hosts
 from resnet_tpu.reports.progress import track
 from resnet_tpu.training.kernel_choice.memory import remember
-from resnet_tpu.training.kernel_choice.reference import Reference, random_batch, random_state
+from resnet_tpu.training.kernel_choice.random_inputs import random_batch, random_state
+from resnet_tpu.training.kernel_choice.reference import Reference
 from resnet_tpu.training.kernel_choice.setting import KernelSetting, candidates
 from resnet_tpu.training.maths.network import network_on
 from resnet_tpu.training.maths.step import TrainStep
