@@ -1,18 +1,15 @@
 """The levels of an experiment: how far each method prunes, starting from the level before or the unpruned network."""
 
 import logging
-import re
 from dataclasses import dataclass
 
 from resnet_tpu.errors import UserError
-from resnet_tpu.pruning.methods import MOST_ROUNDS, check_method
+from resnet_tpu.pruning.filters import TABLES
+from resnet_tpu.pruning.methods import FAMILIES, MOST_ROUNDS, check_method
 
 log = logging.getLogger(__name__)
 
-_BY_DENSITY = ("prune_all_to_global", "zprune_all_to_global", "prune_layerwise", "prune_uniform", "prune_random")
-_BY_SPARSITY = ("prune_to_global",)
-_BY_SHARE = ("prune_global", "zprune_global")
-_TABLES = re.compile(r"prune_\w+_[AB]")
+_OF_TABLES = [f"prune_{table}" for table in TABLES]
 DEFAULT_LEVELS = 1
 DEFAULT_RATE = 0.2
 NUMBERED = "level_"
@@ -46,17 +43,17 @@ def plan_levels(method: str, *, density: str, levels: int | None, rate: float | 
         raise UserError("rate", rate, "more than 0 and less than 1", "Change the value.")
     if density and rate is not None:
         raise UserError("density and rate", f"{density} and {rate:g}", "one of them", "Leave one out.")
-    if _TABLES.fullmatch(method) and not density:
+    if method in _OF_TABLES and not density:
         if rate is not None:
             raise UserError("rate", rate, f"none with {method}, whose table says what to remove", "Leave it out.")
         if (levels or 0) > MOST_ROUNDS:
             raise UserError("levels", levels, f"at most {MOST_ROUNDS} with {method}", "Lower it.")
         numbers = range(1, (levels or DEFAULT_LEVELS) + 1)
         return [_level(f"{NUMBERED}{number:02d}", f"{method}_{number}", None) for number in numbers]
-    if method not in (*_BY_DENSITY, *_BY_SPARSITY, *_BY_SHARE):
+    if f"{method}_P" not in FAMILIES:
         if density or levels or rate is not None:
             check_method(method)
-            known_methods = ", ".join((*_BY_DENSITY, *_BY_SPARSITY, *_BY_SHARE))
+            known_methods = ", ".join(name.removesuffix("_P") for name in FAMILIES if name.endswith("_P"))
             do = f"Leave density, levels and rate out, or choose one of {known_methods}."
             raise UserError("method", method, "one that takes a density", do)
         return [_level(method, method, None)]
@@ -86,9 +83,8 @@ def _level(name: str, method: str, follows: Level | None) -> Level:
 
 def _complete(method: str, density: float, rate: float | None) -> str:
     """Completes the method's name with its number: from `density`, or from `rate` for methods that remove a share."""
-    if method in _BY_SHARE:
-        return f"{method}_{_number(100 * (rate if rate is not None else 1 - density))}"
-    return f"{method}_{_number(100 * (1 - density if method in _BY_SPARSITY else density))}"
+    fractions = {"density": density, "sparsity": 1 - density, "share": 1 - density if rate is None else rate}
+    return f"{method}_{_number(100 * fractions[FAMILIES[f'{method}_P'].number])}"
 
 
 def _number(percent: float) -> str:

@@ -1,7 +1,6 @@
 """Reports an experiment: a table, CSV files, and pictures of the accuracies and of the density of each layer."""
 
 import logging
-import re
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass, fields
@@ -12,7 +11,7 @@ from rich.table import Table
 from resnet_tpu import storage
 from resnet_tpu.errors import UserError, listed
 from resnet_tpu.pruning.levels import NUMBERED
-from resnet_tpu.pruning.methods import family_of
+from resnet_tpu.pruning.methods import family_of, table_of
 from resnet_tpu.pruning.outcome import PHASES, UNPRUNED, Outcome, earlier_phases
 from resnet_tpu.pruning.paper import paper_network
 from resnet_tpu.pruning.phase import config_at, read_description
@@ -202,8 +201,8 @@ def _check_rewinding(pruned: Sequence[Outcome]) -> None:
 
 
 def _kind_of(outcome: Outcome) -> str:
-    if found := re.fullmatch(r"prune_\w+_([AB])_\d", outcome.method):
-        return f"structured_{found[1].lower()}"
+    if applied := table_of(outcome.method):
+        return f"structured_{applied[0][-1].lower()}"
     return "iterative" if outcome.level.startswith(NUMBERED) else "one_shot"
 
 
