@@ -12,6 +12,8 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import SingleDeviceSharding
 
+from resnet_tpu.system.accelerators import TPU_GENERATIONS
+
 log = logging.getLogger(__name__)
 
 _WITHOUT_YNNPACK = {"xla_cpu_experimental_ynn_fusion_type": ""}
@@ -39,16 +41,13 @@ def _vector_memory(mib: int) -> dict[str, str]:
     return {"xla_tpu_scoped_vmem_limit_kib": str(mib * 1024)}
 
 
-_BY_KIND = {
-    "TPU v4": _FETCH_WHOLE,
-    "TPU v5": _vector_memory(48),
-    "TPU v5p": _vector_memory(48),
-    "TPU v5 lite": _vector_memory(48),
-    "TPU v5e": _vector_memory(48),
-    "TPU v6 lite": _vector_memory(64),
-    "TPU v6e": _vector_memory(64),
+_BY_GENERATION = {
+    "v4": _FETCH_WHOLE,
+    "v5e": _vector_memory(48),
+    "v5p": _vector_memory(48),
+    "v6e": _vector_memory(64),
 }
-"""Options that make the steps of each generation of devices faster by the compiler's estimate, by `device_kind`."""
+"""Options that make the steps of each generation of TPUs faster by the compiler's estimate."""
 
 
 def compiler_options_for(device: Any = None) -> dict[str, str] | None:
@@ -56,7 +55,8 @@ def compiler_options_for(device: Any = None) -> dict[str, str] | None:
     device = device or jax.devices()[0]
     if device.platform != "tpu":
         return required_options_for(device)
-    return accepted_options(device, _ADD_UP_PRODUCTS | _BY_KIND.get(device.device_kind, {}))
+    generation = TPU_GENERATIONS.get(device.device_kind, "")
+    return accepted_options(device, _ADD_UP_PRODUCTS | _BY_GENERATION.get(generation, {}))
 
 
 def required_options_for(device: Any = None) -> dict[str, str] | None:

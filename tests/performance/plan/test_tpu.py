@@ -140,8 +140,7 @@ def test_an_option_that_the_compiler_does_not_know_is_left_out(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     topology = find_topology("v4:2x2x1")
     mesh = mesh_of(devices_of(topology))
-    kind = mesh.devices.flat[0].device_kind
-    monkeypatch.setitem(compiler_options._BY_KIND, kind, {"xla_tpu_no_such_option": "1"})
+    monkeypatch.setitem(compiler_options._BY_GENERATION, "v4", {"xla_tpu_no_such_option": "1"})
     with uncached():
         assert lower_train_step(TINY, mesh, KernelSetting("plain", tuned_compiler=True)).compile().as_text()
     assert compile_step(lower_eval_step(TINY, mesh), topology, options={"xla_tpu_nor_this_one": "1"}).operations

@@ -17,8 +17,8 @@ class Generation:
     usable_memory: float  # bytes that the compiler gives to programs; it reserves the rest
     memory_bandwidth: float  # bytes/s
     network_bandwidth: float  # bytes/s to other chips of the slice, in one direction, over all links
-    chip_config: str  # tells the compiler which devices JAX sees
     shapes: tuple[str, ...]  # of its slices: how their chips are wired
+    chip_config: str = "default"  # tells the compiler which devices JAX sees
     cores: int = 2  # of a chip, as the names of slices count them: v4-8 has 4 chips, v5e-8 has 8
     target: str = ""  # of a GPU: its description for XLA; empty for a TPU
     most_on_a_host: int = 4  # chips of the largest slice with a single host
@@ -29,17 +29,29 @@ _GRIDS = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16", "16x32", "3
 _CUBES = ("2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4", "4x4x8", "4x8x8", "8x8x8", "8x8x16", "8x16x16")
 
 _TABLE = (
-    Generation("v2", 2, 0.70e9, 46e12, 16 * GIB, 2 * 7.48 * GIB, 700 * GB, 248 * GB, "default", _GRIDS[1:8]),
-    Generation("v3", 2, 0.94e9, 123e12, 32 * GIB, 2 * 15.48 * GIB, 900 * GB, 328 * GB, "default", _GRIDS[1:]),
-    Generation("v4", 1, 1.05e9, 275e12, 32 * GIB, 30.75 * GIB, 1228 * GB, 300 * GB, "megacore", _CUBES),
     Generation(
-        "v5e", 1, 1.50e9, 197e12, 16 * GIB, 15.75 * GIB, 819 * GB, 200 * GB, "default", _GRIDS[:8], cores=1,
-        most_on_a_host=8,
+        "v2", devices=2, clock=0.70e9, peak_flops=46e12, memory=16 * GIB, usable_memory=2 * 7.48 * GIB,
+        memory_bandwidth=700 * GB, network_bandwidth=248 * GB, shapes=_GRIDS[1:8],
     ),
-    Generation("v5p", 1, 1.75e9, 459e12, 95 * GIB, 95.73 * GIB, 2765 * GB, 600 * GB, "default", _CUBES),
     Generation(
-        "v6e", 1, 1.75e9, 918e12, 32 * GIB, 31.24 * GIB, 1640 * GB, 400 * GB, "default", _GRIDS[:8], cores=1,
-        most_on_a_host=8,
+        "v3", devices=2, clock=0.94e9, peak_flops=123e12, memory=32 * GIB, usable_memory=2 * 15.48 * GIB,
+        memory_bandwidth=900 * GB, network_bandwidth=328 * GB, shapes=_GRIDS[1:],
+    ),
+    Generation(
+        "v4", devices=1, clock=1.05e9, peak_flops=275e12, memory=32 * GIB, usable_memory=30.75 * GIB,
+        memory_bandwidth=1228 * GB, network_bandwidth=300 * GB, shapes=_CUBES, chip_config="megacore",
+    ),
+    Generation(
+        "v5e", devices=1, clock=1.50e9, peak_flops=197e12, memory=16 * GIB, usable_memory=15.75 * GIB,
+        memory_bandwidth=819 * GB, network_bandwidth=200 * GB, shapes=_GRIDS[:8], cores=1, most_on_a_host=8,
+    ),
+    Generation(
+        "v5p", devices=1, clock=1.75e9, peak_flops=459e12, memory=95 * GIB, usable_memory=95.73 * GIB,
+        memory_bandwidth=2765 * GB, network_bandwidth=600 * GB, shapes=_CUBES,
+    ),
+    Generation(
+        "v6e", devices=1, clock=1.75e9, peak_flops=918e12, memory=32 * GIB, usable_memory=31.24 * GIB,
+        memory_bandwidth=1640 * GB, network_bandwidth=400 * GB, shapes=_GRIDS[:8], cores=1, most_on_a_host=8,
     ),
 )  # fmt: skip
 

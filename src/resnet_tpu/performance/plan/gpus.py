@@ -1,6 +1,7 @@
-"""NVIDIA's GPUs: their peak rates, and their descriptions for XLA, which cannot query a GPU that is not attached."""
+"""NVIDIA's GPUs: their rates, and their descriptions for XLA, which cannot query a GPU that is not attached."""
 
 from resnet_tpu.performance.plan.generations import GB, Generation
+from resnet_tpu.system.accelerators import find_gpu_peak
 
 _COUNTS = ("1", "2", "4", "8")
 """Possible numbers of GPUs in a machine, connected by NVLink."""
@@ -27,29 +28,21 @@ _HOPPER = {"cores": 132, "units": 128, "ghz": 1.98, "cache": 52428800, "shared":
 _AMPERE = {"cores": 108, "units": 64, "ghz": 1.41, "cache": 41943040, "shared": 167936, "block": 166912, "major": 8}
 
 
-def _gpu(
-    name: str, kind: str, chip: dict[str, float], *, peak: float, memory: int, bandwidth: int, network: float
-) -> Generation:
-    target = _TARGET.format(name=kind, memory=memory, bandwidth=bandwidth, **chip)
+def _gpu(name: str, kind: str, chip: dict[str, float], *, memory: int, bandwidth: int, network: float) -> Generation:
+    peak = find_gpu_peak(kind)
+    assert peak
     return Generation(
-        name, 1, chip["ghz"] * 1e9, peak, memory, PREALLOCATED * memory, bandwidth, network, "default", _COUNTS,
-        cores=1, target=target,
+        name, devices=1, clock=chip["ghz"] * 1e9, peak_flops=peak, memory=memory, usable_memory=PREALLOCATED * memory,
+        memory_bandwidth=bandwidth, network_bandwidth=network, shapes=_COUNTS, cores=1,
+        target=_TARGET.format(name=kind, memory=memory, bandwidth=bandwidth, **chip),
     )  # fmt: skip
 
 
 _TABLE = (
-    _gpu(
-        "h200", "NVIDIA H200", _HOPPER, peak=989e12, memory=151397597184, bandwidth=4_800_000_000_000, network=450 * GB
-    ),
-    _gpu(
-        "h100", "NVIDIA H100 80GB HBM3", _HOPPER, peak=989e12, memory=84942979072, bandwidth=3_352_320_000_000,
-        network=450 * GB,
-    ),
-    _gpu(
-        "a100", "NVIDIA A100-SXM4-80GB", _AMPERE, peak=312e12, memory=85100068864, bandwidth=2_039_040_000_000,
-        network=300 * GB,
-    ),
-)  # fmt: skip
+    _gpu("h200", "NVIDIA H200", _HOPPER, memory=151397597184, bandwidth=4_800_000_000_000, network=450 * GB),
+    _gpu("h100", "NVIDIA H100 80GB HBM3", _HOPPER, memory=84942979072, bandwidth=3_352_320_000_000, network=450 * GB),
+    _gpu("a100", "NVIDIA A100-SXM4-80GB", _AMPERE, memory=85100068864, bandwidth=2_039_040_000_000, network=300 * GB),
+)
 
 GPUS: dict[str, Generation] = {found.name: found for found in _TABLE}
-"""By name, with NVLink (SXM). Peaks, not counting sparsity, and links: NVIDIA's data sheets."""
+"""By name, with NVLink (SXM). Links: NVIDIA's data sheets."""
