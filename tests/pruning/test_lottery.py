@@ -15,9 +15,8 @@ from resnet_tpu.checkpoints.tf1_names import tf_names
 from resnet_tpu.models.arrays import leaf_at
 from resnet_tpu.models.from_options import network_of
 from resnet_tpu.options.config import Config
-from resnet_tpu.pruning import lottery
 from resnet_tpu.pruning.layers import kernels_of, maskable
-from resnet_tpu.pruning.lottery import find_named
+from resnet_tpu.pruning.named_checkpoints import find_named, name_checkpoints
 from resnet_tpu.pruning.phase import config_at
 from tests.comparisons import all_arrays_of
 
@@ -97,7 +96,7 @@ def test_a_file_of_a_checkpoint_of_the_fork_is_no_name(tmp_path: Path) -> None:
 
 def test_naming_checkpoints_does_not_need_the_length_of_an_epoch(before: Path, tmp_path: Path) -> None:
     config = Config().replace(model_dir=str(before), lottery_results_dir=str(tmp_path), train_steps="2epochs")
-    lottery._name_checkpoints(config.replace(lottery_checkpoint_iters=f"{EARLY}"))
+    name_checkpoints(config.replace(lottery_checkpoint_iters=f"{EARLY}"))
     assert {path.name for path in tmp_path.glob("checkpoint_iter_*")} == {
         f"checkpoint_iter_{EARLY}",
         "checkpoint_iter_final",

@@ -1,9 +1,11 @@
 """The layers of a network that can be pruned, by their names in the original's pruning fork."""
 
+import numpy as np
+
 from resnet_tpu.checkpoints.tf1_names import tf_names
 from resnet_tpu.models.arrays import Arrays, Path, node_at
 from resnet_tpu.models.network import Network
-from resnet_tpu.pruning.masks import LayerKernels
+from resnet_tpu.pruning.masks import LayerKernels, Masks, full_masks
 
 
 def maskable(network: Network) -> dict[str, Path]:
@@ -29,3 +31,10 @@ def maskable(network: Network) -> dict[str, Path]:
 def kernels_of(params: Arrays, layers: dict[str, Path]) -> LayerKernels:
     """The kernels of these layers."""
     return {name: node_at(params, path) for name, path in layers.items()}
+
+
+def masks_of(arrays: Arrays, layers: dict[str, Path]) -> Masks:
+    """The masks in the arrays of a checkpoint; masks that keep everything if it has none."""
+    if "masks" not in arrays:
+        return full_masks(kernels_of(arrays["params"], layers))
+    return {name: np.asarray(node_at(arrays["masks"], path)) for name, path in layers.items()}

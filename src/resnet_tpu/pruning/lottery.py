@@ -1,16 +1,9 @@
-"""Training with the flags of the original's pruning fork: prune at one checkpoint, reset to another, train on.
-
-Checkpoints have the fork's names, `DIR/checkpoint_iter_<step>` and `DIR/checkpoint_iter_final`. Here these are small
-text files in `lottery_results_dir` that hold the path of one of our checkpoints, so they can be copied by hand.
-If there is no such file, the name means the checkpoint of that step, or the newest, in the model_dir `DIR`. The fork's
-own checkpoints can be read too.
-"""
+"""Training with the flags of the original's pruning fork: prune at one checkpoint, reset to another, train on."""
 
 import contextlib
 import dataclasses
 import json
 import logging
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -31,14 +24,13 @@ from resnet_tpu.models.option_checks import check_options
 from resnet_tpu.options.config import Config
 from resnet_tpu.parallel import hosts
 from resnet_tpu.pruning.former import set_aside
-from resnet_tpu.pruning.layers import kernels_of, maskable
-from resnet_tpu.pruning.masks import Masks, density, full_masks
+from resnet_tpu.pruning.layers import kernels_of, maskable, masks_of
+from resnet_tpu.pruning.masks import Masks, are_equal, density, full_masks
 from resnet_tpu.pruning.methods import find_method
-from resnet_tpu.pruning.phase import are_equal, fresh_arrays, masks_of
-from resnet_tpu.pruning.start import start_arrays
+from resnet_tpu.pruning.named_checkpoints import find_named, forget_names, name_checkpoints, named_start
+from resnet_tpu.pruning.start import fresh_arrays, start_arrays
 from resnet_tpu.storage import checked_json
 from resnet_tpu.training.loop import train
-from resnet_tpu.training.maths.lengths import kept_steps
 from resnet_tpu.training.photos_seen import inherit_photos
 from resnet_tpu.training.run import fill_in_counts, resolve_order
 
@@ -52,12 +44,6 @@ DENSITY = "density_ratio"
 
 _DESCRIPTION = "lottery.json"
 """File in `model_dir` that describes the run begun there."""
-
-_GRAPH = "graph.pbtxt"
-"""File that the fork's scripts copy along with a checkpoint. It held TensorFlow's graph; here it is empty."""
-
-_NAME = "checkpoint_iter_"
-_FINAL = "final"
 
 
 @dataclass(frozen=True)
@@ -84,61 +70,18 @@ def train_lottery(config: Config) -> None:
     with hosts.connected(config.run):
         if flags.lottery_results_dir:
             storage.check_writable(flags.lottery_results_dir)
-        start = _named_start(config.run.model_dir)
+        start = named_start(config.run.model_dir)
         if start or any(checkpoints):
             _begin(config, start)
     train(config)
     if flags.lottery_results_dir and hosts.is_first():
-        _name_checkpoints(config)
-
-
-def find_named(path: str) -> str:
-    """The checkpoint that a name such as `DIR/checkpoint_iter_11259` stands for. Raises UserError if there is none."""
-    folder, _, name = path.rstrip("/").rpartition("/")
-    if _is_name(name):
-        if storage.exists(path) and not storage.is_dir(path) and folders.is_checkpoint(kept := storage.read_text(path)):
-            return kept
-        step = name.removeprefix(_NAME)
-        checkpoint = storage.join(folders.folder_of(folder), step)
-        if folders.is_checkpoint(checkpoint):
-            return checkpoint
-        if step == _FINAL and folders.steps_of_run(folder):
-            return reading.find(folder)
-    if prefix := tf1.find_checkpoint(path):
-        return prefix
-    return reading.find(path)
-
-
-def _is_name(file: str) -> bool:
-    """Whether a file names one of our checkpoints. Files of the fork's own checkpoints have a suffix after a dot."""
-    return file.startswith(_NAME) and "." not in file
-
-
-def _named_start(model_dir: str) -> str | None:
-    """The checkpoint to begin with, as named by the file `checkpoint` that the fork's scripts write in `model_dir`.
-
-    None if it names anything but a `checkpoint_iter_<step>`: TensorFlow also writes this file, to record how far it has
-    trained. None also for the newest checkpoint of `model_dir`, from which training resumes anyway. Raises UserError
-    when the checkpoint is missing.
-    """
-    state = storage.join(model_dir, tf1.STATE)
-    path = tf1.read_state(state)
-    name = re.split(r"[/\\]", path or "")[-1]
-    if path is None or not name.startswith(_NAME):
-        return None
-    try:
-        checkpoint = find_named(storage.join(model_dir, name))
-    except UserError:
-        do = f"Copy {name}* of the earlier training there too, or delete this file."
-        raise UserError(f"File {state}", path, f"the name of a checkpoint in {model_dir}", do) from None
-    steps = folders.steps_of_run(model_dir)
-    return None if steps and checkpoint == reading.find(model_dir) else checkpoint
+        name_checkpoints(config)
 
 
 def _begin(config: Config, named: str | None) -> None:
     """Writes the checkpoint that training starts from into `model_dir`, unless this run was begun there already.
 
-    named: the result of `_named_start` for `model_dir`. As in the fork, training continues from it if it has the masks
+    named: the result of `named_start` for `model_dir`. As in the fork, training continues from it if it has the masks
     that the flags ask for; otherwise the network is pruned and reset.
     """
     flags, model_dir = config.lottery, config.run.model_dir
@@ -178,7 +121,7 @@ def _write_start(
     hosts.wait_for_all()  # until no process reads the files that are set aside below
     if hosts.is_first():
         set_aside(model_dir, also=(_DESCRIPTION, DENSITY))
-        _forget_names(config.lottery.lottery_results_dir, model_dir)
+        forget_names(config.lottery.lottery_results_dir, model_dir)
         storage.make_dir(model_dir)
         storage.write_text(storage.join(model_dir, _DESCRIPTION), json.dumps(description, indent=2) + "\n")
         inherit_photos(model_dir, description["lottery_reset_to"])
@@ -271,24 +214,3 @@ def _open(path: str, network: Network, config: Config) -> _Origin:
 def _has_masks(model_dir: str, network: Network, masks: Masks) -> bool:
     found = reading.load_masks(reading.find(model_dir))
     return found is not None and are_equal(masks, masks_of({"masks": found}, maskable(network)))
-
-
-def _forget_names(results_dir: str, model_dir: str) -> None:
-    """Deletes the names of checkpoints that were in `model_dir`: they would now refer to those of the new run."""
-    own = storage.absolute(folders.folder_of(model_dir)) + "/"
-    for name in storage.list_dir(results_dir) if results_dir else []:
-        path = storage.join(results_dir, name)
-        if _is_name(name) and storage.read_text(path).startswith(own):
-            storage.remove(path)
-
-
-def _name_checkpoints(config: Config) -> None:
-    results_dir = config.lottery.lottery_results_dir
-    folder = storage.absolute(folders.folder_of(config.run.model_dir))
-    saved = folders.steps_in(folder)
-    asked = kept_steps(config.train.lottery_checkpoint_iters)
-    kept = {str(step): step for step in asked if step in saved} | {_FINAL: saved[-1]}
-    storage.make_dir(results_dir)
-    for name, step in kept.items():
-        storage.write_text(storage.join(results_dir, f"{_NAME}{name}"), storage.join(folder, str(step)))
-    storage.write_text(storage.join(results_dir, _GRAPH), "")

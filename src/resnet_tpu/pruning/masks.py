@@ -24,3 +24,8 @@ def density(masks: Iterable[np.ndarray]) -> float:
     """The fraction of all weights together that is kept."""
     masks = list(masks)
     return sum(int(mask.sum()) for mask in masks) / sum(mask.size for mask in masks)
+
+
+def are_equal(one: Masks, other: Masks) -> bool:
+    """Whether all masks of `one` are the same in `other`."""
+    return all(np.array_equal(one[name], other[name]) for name in one)

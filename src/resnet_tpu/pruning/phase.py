@@ -6,7 +6,6 @@ import logging
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -15,21 +14,19 @@ from resnet_tpu.checkpoints import folders, reading
 from resnet_tpu.checkpoints.meta import config_of, make_meta
 from resnet_tpu.checkpoints.store import CheckpointStore
 from resnet_tpu.errors import UserError
-from resnet_tpu.models.arrays import Arrays, Path, node_at, require_finite
+from resnet_tpu.models.arrays import Arrays, require_finite
 from resnet_tpu.models.from_options import network_of
-from resnet_tpu.models.network import Network
 from resnet_tpu.options.config import Config
 from resnet_tpu.parallel import hosts
-from resnet_tpu.pruning.layers import kernels_of, maskable
-from resnet_tpu.pruning.masks import LayerKernels, Masks, density, full_masks
+from resnet_tpu.pruning.layers import kernels_of, maskable, masks_of
+from resnet_tpu.pruning.masks import LayerKernels, Masks, are_equal, density, full_masks
 from resnet_tpu.pruning.methods import Method, find_method
 from resnet_tpu.pruning.retrain import RETRAININGS
-from resnet_tpu.pruning.start import start_arrays
+from resnet_tpu.pruning.start import fresh_arrays, start_arrays
 from resnet_tpu.reports.metrics import evaluation_at, read_metrics
 from resnet_tpu.reports.run_curves import curves_path
 from resnet_tpu.storage import checked_json
 from resnet_tpu.training.maths.schedule import make_schedule
-from resnet_tpu.training.maths.state import create_state
 from resnet_tpu.training.photos_seen import inherit_photos
 
 log = logging.getLogger(__name__)
@@ -38,9 +35,6 @@ _DESCRIPTION = "pruning.json"
 _LOW = 1e-4
 """If the last learning rate is below this share of an earlier one, it is too low to train with. The step schedule for
 ImageNet ends at 1e-3."""
-
-_FRESH = 1_000_003
-"""Added to the seed of the run to draw the weights of `reinit`: different ones, but the same each time."""
 
 
 @dataclass(frozen=True)
@@ -202,25 +196,7 @@ def config_at(model_dir: str) -> Config:
     return config_of(reading.read_meta(reading.find(model_dir)))
 
 
-def masks_of(arrays: Arrays, layers: dict[str, Path]) -> Masks:
-    """The masks in the arrays of a checkpoint; masks that keep everything if it has none."""
-    if "masks" not in arrays:
-        return full_masks(kernels_of(arrays["params"], layers))
-    return {name: np.asarray(node_at(arrays["masks"], path)) for name, path in layers.items()}
-
-
-def are_equal(one: Masks, other: Masks) -> bool:
-    """Whether all masks of `one` are the same in `other`."""
-    return all(np.array_equal(one[name], other[name]) for name in one)
-
-
 def is_done(model_dir: str, last_step: int) -> bool:
     """Whether `model_dir` has the checkpoint and the evaluation of `last_step`, and the curves."""
     saved = last_step in folders.steps_of_run(model_dir)
     return saved and bool(evaluation_at(model_dir, last_step)) and storage.exists(curves_path(model_dir))
-
-
-def fresh_arrays(network: Network, config: Config) -> Arrays:
-    """The arrays of a run before its first step, but with other initial weights than its own."""
-    state = create_state(network, config.optimizer, config.train.seed + _FRESH)
-    return jax.tree.map(np.asarray, state.to_arrays())

@@ -6,8 +6,14 @@ import jax
 import numpy as np
 
 from resnet_tpu.models.arrays import Arrays, Path, put
+from resnet_tpu.models.network import Network
+from resnet_tpu.options.config import Config
 from resnet_tpu.pruning.masks import Masks
 from resnet_tpu.training.maths.masking import apply_masks
+from resnet_tpu.training.maths.state import create_state
+
+_FRESH = 1_000_003
+"""Added to the seed of the run to draw the weights of `reinit`: different ones, but the same each time."""
 
 
 def start_arrays(
@@ -38,3 +44,9 @@ def start_arrays(
     if "ema" in arrays:
         started["ema"] = arrays["ema"] | {"params": apply_masks(arrays["ema"]["params"], nested)}
     return jax.tree.map(np.asarray, started)  # several processes cannot save an array on the device of one
+
+
+def fresh_arrays(network: Network, config: Config) -> Arrays:
+    """The arrays of a run before its first step, but with other initial weights than its own."""
+    state = create_state(network, config.optimizer, config.train.seed + _FRESH)
+    return jax.tree.map(np.asarray, state.to_arrays())
