@@ -1,25 +1,21 @@
 """Reads, interprets and writes files with weights of torchvision's and timm's ResNets.
 
-PyTorch is not needed, and nothing in a file is executed. The `.safetensors` format has no checksums. Files written here
-have one of their whole content; in others, only the header and the sizes are checked, so a flipped bit in an array goes
-unnoticed. For `.pth` files see `torch_pickle`.
+PyTorch is not needed, and nothing in a file is executed. For the formats see `safetensors_file` and `torch_pickle`.
 """
 
-import json
 import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import google_crc32c
 import jax.numpy as jnp
 import numpy as np
-import safetensors
-import safetensors.numpy
 
 from resnet_tpu import storage
-from resnet_tpu.checkpoints.foreign import ANY_IMAGE_SIZE, stand_in, unreadable
+from resnet_tpu.checkpoints import safetensors_file
+from resnet_tpu.checkpoints.foreign import ANY_IMAGE_SIZE, unreadable
 from resnet_tpu.checkpoints.torch_names import to_ours, to_torch, torch_names
+from resnet_tpu.checkpoints.torch_notes import read_notes
 from resnet_tpu.checkpoints.torch_pickle import read_pickle
 from resnet_tpu.checkpoints.torch_variant import WIDTH, find_options, unsupported
 from resnet_tpu.errors import UserError
@@ -27,7 +23,6 @@ from resnet_tpu.models.arrays import Arrays, leaf_at
 from resnet_tpu.models.from_options import create_network
 from resnet_tpu.models.network import Network
 from resnet_tpu.options.config import OPTIONS, PREPROCESSING, ModelConfig
-from resnet_tpu.storage import checked_json
 
 log = logging.getLogger(__name__)
 
@@ -45,21 +40,10 @@ _IN_FOLDERS = ("model.safetensors", "pytorch_model.bin")
 _WRAPPING = re.compile(r"(module\.|_orig_mod\.|model\.)*")  # of DataParallel, torch.compile, Lightning
 _A_CONV = "layer1.0.conv1.weight"  # in every ResNet
 _HEAD = re.compile(r"fc\.(\d+)\.(weight|bias)")
-_OWN_KEY, _CHECKSUM_KEY = "resnet_tpu", "resnet_tpu_crc32c"  # in the metadata of our .safetensors files
 _NOTED = (
     "resnet_depth", "use_resnetd_stem", "resnetd_shortcut", "replace_stem_max_pool", "se_ratio", "pool_padding",
     "mean_rgb", "stddev_rgb",
 )  # fmt: skip
-_PLAIN = {"act_layer": "relu", "global_pool": "avg", "output_stride": 32, "aa_layer": None}
-"""The values required of those `model_args` of timm that change the computation but leave no trace in the arrays."""
-_DO = "Copy or download it again."
-_MAX_HEADER_BYTES = 100_000_000  # the limit of the safetensors library
-
-# by safetensors' names; its own reader for NumPy does not know bfloat16
-_DTYPES = {
-    "F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": jnp.bfloat16, "I64": np.int64, "I32": np.int32,
-    "I16": np.int16, "I8": np.int8, "U8": np.uint8, "BOOL": np.bool_,
-}  # fmt: skip
 
 
 def find_file(path: str) -> str | None:
@@ -80,12 +64,12 @@ def read_state_dict(path: str) -> dict[str, np.ndarray]:
     network's names, such as `module.`, is removed; names without it get the prefix `OUTSIDE`; a classifier in a
     sequence of layers is called `fc`. Raises UserError if there is no file, it is damaged, or it asks to run code.
     """
-    return _read(path, _read_safetensors)
+    return _read(path, safetensors_file.read_arrays)
 
 
 def read_outline(path: str) -> dict[str, np.ndarray]:
     """As `read_state_dict`, but arrays of a `.safetensors` file are zeros that take no memory, and are not read."""
-    return _read(path, _read_header)
+    return _read(path, safetensors_file.read_outline)
 
 
 def _read(path: str, read_safetensors: Callable[[str], dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
@@ -131,115 +115,9 @@ def _read_file(path: str, read_safetensors: Callable[[str], dict[str, np.ndarray
     raise UserError(f"Weights {path}", got, "a file written by safetensors or torch.save", "Download the file itself.")
 
 
-def _read_safetensors(path: str) -> dict[str, np.ndarray]:
-    with storage.open_read(path) as file:
-        data = file.read()
-    try:
-        entries: list[tuple[str, dict[str, Any]]] = safetensors.deserialize(data)
-    except (safetensors.SafetensorError, ValueError) as error:
-        raise UserError(f"Weights {path}", error, "a whole, undamaged .safetensors file", _DO) from None
-    for name, entry in entries:
-        if entry["dtype"] not in _DTYPES:
-            raise UserError(f"Weights {path}, {name}", f"type {entry['dtype']}", f"one of {', '.join(_DTYPES)}", _DO)
-    arrays = {name: _array(f"Weights {path}, {name}", entry) for name, entry in entries}
-    metadata = _parse(data[8 : 8 + int.from_bytes(data[:8], "little")], path).get("__metadata__") or {}
-    expected = metadata.get(_CHECKSUM_KEY)
-    if expected is not None and (got := _checksum(metadata.get(_OWN_KEY), arrays)) != expected:
-        raise UserError(f"Weights {path}", f"content with checksum {got}", f"{expected}, as when it was written", _DO)
-    return arrays
-
-
-def _array(what: str, entry: Mapping[str, Any]) -> np.ndarray:
-    try:
-        return np.frombuffer(entry["data"], _DTYPES[entry["dtype"]]).reshape(entry["shape"])
-    except ValueError as error:  # more dimensions than NumPy has, or a 0 among dimensions too large for it
-        raise UserError(what, f"shape {entry['shape']}", f"a shape that NumPy has ({error})", _DO) from None
-
-
-def _checksum(notes: str | None, arrays: Mapping[str, np.ndarray]) -> str:
-    """The checksum of names, types, shapes and values, and of the notes on them."""
-    rows = [(name, array.dtype.str, array.shape, google_crc32c.value(array)) for name, array in sorted(arrays.items())]
-    return f"{google_crc32c.value(repr((notes, rows)).encode()):08x}"
-
-
-def _read_header(path: str) -> dict[str, np.ndarray]:
-    num_bytes, _ = storage.file_state(path)
-    size = int.from_bytes(storage.read_range(path, 0, 8), "little")
-    header = _parse(storage.read_range(path, 8, 8 + size), path) if size <= _MAX_HEADER_BYTES else {}
-    header.pop("__metadata__", None)
-    try:
-        expected = 8 + size + max((entry["data_offsets"][1] for entry in header.values()), default=0)
-        arrays = {name: stand_in(entry["shape"], _DTYPES[entry["dtype"]]) for name, entry in header.items()}
-    except (LookupError, TypeError, ValueError, OverflowError) as error:
-        got = f"a header that cannot be read ({error!r})"
-        raise UserError(f"Weights {path}", got, "a whole, undamaged .safetensors file", _DO) from None
-    if num_bytes != expected:
-        raise UserError(f"Weights {path}", f"{num_bytes} bytes", f"{expected}, as its header says", _DO)
-    return arrays
-
-
 def read_class_names(path: str) -> list[str] | None:
     """The class names that `write_safetensors` put into the file at `path`, or that a config.json beside it lists."""
-    return _read_notes(path).get("class_names")
-
-
-def _read_notes(path: str) -> dict[str, Any]:
-    """The notes on the weights in the file at `path`, completed by those in a config.json beside it.
-
-    Any of class_names, mean_rgb, stddev_rgb, those in `PREPROCESSING`, pool_padding, and timm's `architecture`.
-    """
-    notes: dict[str, Any] = {}
-    file = storage.join(storage.parent_of(path), "config.json")
-    if storage.exists(file):
-        with storage.open_read(file) as opened:
-            notes = _timm_notes(_parse(opened.read(), file), file)
-    start = storage.read_range(path, 0, 9)
-    size = int.from_bytes(start[:8], "little")
-    if start[8:] == b"{" and size <= _MAX_HEADER_BYTES:
-        metadata = _parse(storage.read_range(path, 8, 8 + size), path).get("__metadata__")
-        if isinstance(metadata, dict) and isinstance(text := metadata.get(_OWN_KEY), str):
-            notes |= {"eval_preprocessing": "tf", **_parse(text, path)}
-    names = notes.get("class_names")
-    notes["class_names"] = [str(name) for name in names] if isinstance(names, list) else None
-    return {name: value for name, value in notes.items() if value not in (None, "", [])}
-
-
-def _timm_notes(config: Mapping[str, Any], file: str) -> dict[str, Any]:
-    """The notes in timm's config.json, by our names; none for another program's config.json."""
-    older = config if "architecture" in config else None  # timm's older form is one dict
-    pretrained = config.get("pretrained_cfg", older)
-    if not isinstance(pretrained, dict):
-        return {}
-    _check_model_args(config.get("model_args"), file)
-    size, method = pretrained.get("input_size"), pretrained.get("interpolation")
-    for name, known in (("interpolation", OPTIONS["resize_method"].choices), ("crop_mode", ("center",))):
-        if (value := pretrained.get(name, known[0])) not in known:
-            log.warning("%s: %s %s is not supported, photos are evaluated with %s", file, name, value, known[0])
-    return {
-        "architecture": config.get("architecture"),
-        "class_names": config.get("label_names", config.get("labels")),
-        "mean_rgb": pretrained.get("mean"),
-        "stddev_rgb": pretrained.get("std"),
-        "image_size": size[-1] if isinstance(size, list) and size else None,
-        "crop_pct": pretrained.get("crop_pct"),
-        "resize_method": method if method in OPTIONS["resize_method"].choices else None,
-    }
-
-
-def _check_model_args(given: object, file: str) -> None:
-    """Raises UserError if timm would make a network that computes something else from the same arrays."""
-    for name, value in given.items() if isinstance(given, dict) else ():
-        if name in _PLAIN and value not in (None, _PLAIN[name]):
-            do = "Give weights that were trained without it."
-            raise UserError(f"model_args in {file}", f"{name} {value}", f"{name} {_PLAIN[name] or 'null'}", do)
-
-
-def _parse(text: str | bytes, path: str) -> dict[str, Any]:
-    try:
-        found = checked_json.parse(text)
-    except ValueError as error:
-        raise UserError(f"Description in {path}", error, "JSON", "Fix or remove it.") from None
-    return found if isinstance(found, dict) else {}
+    return read_notes(path).get("class_names")
 
 
 def options_of(state_dict: Mapping[str, np.ndarray], path: str) -> dict[str, Any]:
@@ -256,7 +134,7 @@ def options_of(state_dict: Mapping[str, np.ndarray], path: str) -> dict[str, Any
         for name, array in state_dict.items()
         if not name.startswith(OUTSIDE) and not name.endswith((COUNTER, _NUM_AVERAGED))
     }
-    notes = _read_notes(path)
+    notes = read_notes(path)
     architecture = str(notes.get("architecture") or path.rpartition("/")[2])
     if match := re.search(r"resnet(aa|blur)\w*", architecture):  # their special layers have no arrays
         raise unsupported(path, f"{match[0]}, an anti-aliased ResNet")
@@ -338,11 +216,7 @@ def write_safetensors(
     notes: dict[str, Any] = {name: getattr(model, name) for name in _NOTED} | dict(preprocessing or {})
     if class_names is not None:
         notes["class_names"] = list(class_names)
-    text = json.dumps(notes)
-    metadata = {"format": "pt", _OWN_KEY: text, _CHECKSUM_KEY: _checksum(text, tensors)}
-    data = safetensors.numpy.save(tensors, metadata)
-    storage.make_dir(storage.parent_of(path))
-    storage.write_bytes(path, data)
+    safetensors_file.write(path, tensors, notes)
 
 
 def check_writable(network: Network) -> None:
