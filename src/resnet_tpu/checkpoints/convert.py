@@ -1,20 +1,16 @@
 """Converts weights from one format to another: to a `model_dir` that every command accepts, and from one."""
 
-import contextlib
 import logging
-from collections.abc import Iterator, Mapping
-from pathlib import Path
-from typing import Any, Literal, get_args
+from collections.abc import Mapping
+from typing import Any, get_args
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from resnet_tpu import storage
 from resnet_tpu.checkpoints import folders, tf1, timm_folder, torch_files
 from resnet_tpu.checkpoints.inspection import summarize
-from resnet_tpu.checkpoints.meta import make_meta
-from resnet_tpu.checkpoints.store import CheckpointStore
+from resnet_tpu.checkpoints.targets import SUFFIX, WeightsForm, check_target, new_folder, write_model_dir
 from resnet_tpu.checkpoints.tf1_describe import AVERAGE, LARS, MOMENTUM, STEP, contents
 from resnet_tpu.checkpoints.transfer import describe_left_over, start_from
 from resnet_tpu.checkpoints.weights import FIXED_BY_WEIGHTS, Weights, open_weights
@@ -26,13 +22,9 @@ from resnet_tpu.models.network import Network
 from resnet_tpu.models.option_checks import check_options
 from resnet_tpu.options.config import PREPROCESSING, Config
 from resnet_tpu.options.fields import GivenPath, expand_home
-from resnet_tpu.options.run_file import write_description
 from resnet_tpu.reports.metrics import evaluation_at
 
 log = logging.getLogger(__name__)
-
-WeightsForm = Literal["model_dir", "tf1", "safetensors", "timm"]
-"""What `convert` writes."""
 
 IMAGE_SIZE = 224
 """Side in pixels of the images that the original, torchvision and most of timm train on."""
@@ -40,7 +32,6 @@ IMAGE_SIZE = 224
 AVERAGE_DECAY = 0.9999
 """The decay of moving averages in all configurations of the original that keep them; checkpoints do not record it."""
 
-_SUFFIX = ".safetensors"
 _OTHER_SUFFIXES = (".pth", ".pt", ".bin", ".ckpt", ".onnx", ".pb", ".h5", ".keras", ".tflite")
 
 
@@ -66,52 +57,64 @@ def convert(
     Raises UserError when the source is not weights or damaged, options contradict it, or `target` already exists.
     """
     source, target, labels = expand_home(source), expand_home(target), expand_home(labels)
-    if to not in (None, *(known := get_args(WeightsForm))):
-        raise UserError("to", repr(to), f"one of {', '.join(known)}", "Change the value.")
-    if to is None and target.endswith(_OTHER_SUFFIXES):
-        do = "PyTorch reads *.safetensors; `resnet-tpu export` writes ONNX and SavedModels; --to=tf1, TF checkpoints."
-        raise UserError("Target", target, f"a folder, or a file called *{_SUFFIX}", do)
-    to = to or ("safetensors" if target.endswith(_SUFFIX) else "model_dir")
-    check_target(target, to)
+    form = _choose_form(to, target)
+    check_target(target, form)
     for name, value in (("labels", labels), ("image_size", image_size)):
-        if value and to == "tf1":
+        if value and form == "tf1":
             raise UserError(name, value, f"no {name} with --to=tf1, which has no place for it", "Leave it out.")
     weights = open_weights(source)
-    if weights.kind == "ours" and to == "model_dir":
-        expected = "weights of another kind, or --to=tf1, timm or safetensors"
-        raise UserError("Source", f"{source}, a checkpoint of resnet_tpu", expected, "Copy the folder instead.")
     config = _configure(weights, image_size, overrides or {})
-    if config.model.inner_channels and to != "model_dir":
-        do = "Convert the network that it was compacted from."
-        raise UserError("Source", f"{source}, a compacted network", "one that other programs can load", do)
+    _check_source(source, weights, config, form)
     class_names = _read_labels(labels, config.data.num_label_classes or 0) if labels else weights.class_names
     network = network_of(config)
     arrays = _arrays(weights, network)
     if config.optimizer.keeps_average and "ema" not in arrays:  # an override asked for it
         arrays["ema"] = {name: arrays[name] for name in ("params", "batch_stats")}
     require_finite(arrays, weights.source, "Take an earlier checkpoint.")
-    if "masks" in arrays and to != "model_dir":
+    if "masks" in arrays and form != "model_dir":
         log.warning(
             "%s has no place for the masks of a pruned network. Masked weights are 0 in it, but a training that "
             "continues from it changes them.",
             target,
         )
-    if to == "model_dir":
+    if form == "model_dir":
         write_model_dir(target, config, arrays, class_names)
-    elif to == "tf1":
+    elif form == "tf1":
         _write_tf1(target, config, network, arrays)
     else:
         measured = "ema" not in arrays or config.eval.export_moving_average  # evaluations use the averages
         arrays = _exported(target, config, arrays)
-        if to == "timm":
+        if form == "timm":
             top_1 = _top_1(weights) if measured else None
             names = class_names or numbers_as_names(network.num_classes)
-            with _new_folder(target) as folder:
+            with new_folder(target) as folder:
                 timm_folder.write_folder(folder, config, network, arrays, names, top_1=top_1)
         else:
             seen = {name: getattr(config.data, name) for name in PREPROCESSING}
             torch_files.write_safetensors(target, network, arrays, class_names=class_names, preprocessing=seen)
     log.info("Converted %s to %s: %s", weights.source, target, summarize(weights, network))
+
+
+def _choose_form(asked: WeightsForm | None, target: str) -> WeightsForm:
+    """The form to write: the one asked for, or by the name of `target`. Raises UserError if there is none."""
+    if asked not in (None, *(known := get_args(WeightsForm))):
+        raise UserError("to", repr(asked), f"one of {', '.join(known)}", "Change the value.")
+    if asked:
+        return asked
+    if target.endswith(_OTHER_SUFFIXES):
+        do = "PyTorch reads *.safetensors; `resnet-tpu export` writes ONNX and SavedModels; --to=tf1, TF checkpoints."
+        raise UserError("Target", target, f"a folder, or a file called *{SUFFIX}", do)
+    return "safetensors" if target.endswith(SUFFIX) else "model_dir"
+
+
+def _check_source(source: str, weights: Weights, config: Config, form: WeightsForm) -> None:
+    """Raises UserError for weights that have this form already, or that it cannot hold."""
+    if weights.kind == "ours" and form == "model_dir":
+        expected = "weights of another kind, or --to=tf1, timm or safetensors"
+        raise UserError("Source", f"{source}, a checkpoint of resnet_tpu", expected, "Copy the folder instead.")
+    if config.model.inner_channels and form != "model_dir":
+        do = "Convert the network that it was compacted from."
+        raise UserError("Source", f"{source}, a compacted network", "one that other programs can load", do)
 
 
 def open_network(source: str) -> tuple[Config, Arrays, list[str] | None]:
@@ -123,20 +126,6 @@ def open_network(source: str) -> tuple[Config, Arrays, list[str] | None]:
     config = _configure(weights, None, {})
     arrays = _arrays(weights, network_of(config))
     return config, arrays.get("ema", arrays), weights.class_names
-
-
-def check_target(target: str, to: WeightsForm) -> None:
-    """Raises UserError when `target` already exists, or its name does not fit the format."""
-    if to == "safetensors":
-        if not target.endswith(_SUFFIX):
-            raise UserError("Target", target, f"a file called *{_SUFFIX}", f"Write {target}{_SUFFIX}.")
-        taken = storage.exists(target)
-    else:
-        # a killed `folder_aside` may have left partial folders, which its next call removes
-        names = [name for name in storage.list_dir(target) if not (name[0] == "." and name.endswith(".partial"))]
-        taken = bool(names) or (storage.exists(target) and not storage.is_dir(target))
-    if taken:
-        raise UserError("Target", f"{target}, which already exists", "a new path", "Choose another, or remove it.")
 
 
 def _configure(weights: Weights, image_size: int | None, overrides: Mapping[str, Any]) -> Config:
@@ -199,20 +188,6 @@ def _arrays(weights: Weights, network: Network) -> Arrays:
     return {"momentum": momentum, **restored, "params": params, "batch_stats": batch_stats}
 
 
-def write_model_dir(target: str, config: Config, arrays: Arrays, class_names: list[str] | None) -> None:
-    """Writes a run that every command accepts, with these arrays as its one checkpoint, whole or not at all."""
-    if class_names is None:
-        log.info("No class names found: the classes are called 0, 1, ... Use --labels=FILE to name them")
-    config, step = config.replace(model_dir=target), int(arrays["step"])
-    # the images seen after this many steps, by the batch size in the options
-    meta = make_meta(config, class_names, step * config.train.train_batch_size)
-    arrays = jax.tree.map(jnp.asarray, arrays | {"step": jnp.int32(step)})
-    with _new_folder(target) as folder:
-        with CheckpointStore(folders.folder_of(folder), keep=1) as checkpoints:
-            checkpoints.save(step, arrays, meta)
-        write_description(folder, config, meta["class_names"])
-
-
 def _write_tf1(target: str, config: Config, network: Network, arrays: Arrays) -> None:
     names = [*FIXED_BY_WEIGHTS, "crop_pct", "resize_method", "eval_preprocessing"]
     if not network.architecture.bottleneck:
@@ -226,7 +201,7 @@ def _write_tf1(target: str, config: Config, network: Network, arrays: Arrays) ->
                 own[name],
                 theirs[name],
             )
-    with _new_folder(target) as folder:
+    with new_folder(target) as folder:
         tf1.write_checkpoint(folder, network, arrays, lars=config.optimizer.enable_lars)
 
 
@@ -246,21 +221,3 @@ def _top_1(weights: Weights) -> float | None:
     if weights.kind != "ours" or not run or weights.step is None:
         return None
     return evaluation_at(run, weights.step).get("top_1_accuracy")
-
-
-@contextlib.contextmanager
-def _new_folder(target: str) -> Iterator[str]:
-    """A folder to write to, which becomes `target` when the block succeeds and is deleted when it raises."""
-    if storage.is_remote(target):
-        yield target
-        return
-    path = Path(storage.absolute(target)).resolve()  # a link stays, and leads to the new folder
-    is_there = path.is_dir()  # an empty folder stays too: it may be a volume, or the current folder
-    with storage.folder_aside(str(path if is_there else path.parent), path.name) as aside:
-        yield aside
-        if is_there:
-            for written in sorted(Path(aside).iterdir(), key=Path.is_dir):  # checkpoints last: they make it a run
-                written.rename(path / written.name)
-            Path(aside).rmdir()
-        else:
-            Path(aside).rename(path)
