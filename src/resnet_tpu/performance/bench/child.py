@@ -1,4 +1,4 @@
-"""Runs a program in a process of its own and leaves no process behind."""
+"""Measures in processes of their own: runs a program, reads the figures that it prints, leaves no process behind."""
 
 import contextlib
 import json
@@ -6,14 +6,26 @@ import os
 import shlex
 import signal
 import subprocess
+import sys
 import tempfile
-from collections.abc import Mapping, Sequence
-from typing import IO, Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import IO, Any, NamedTuple, NoReturn
 
 from resnet_tpu.errors import UserError
+from resnet_tpu.system.program import run_program
 
 _PATIENCE = 10.0
 """Seconds for a command to end after it is told to."""
+
+
+def command_of(module: str, *words: str) -> list[str]:
+    """The command that runs a module of this package as a program, with these words."""
+    return [sys.executable, "-m", module, *words]
+
+
+def print_figures(measure: Callable[..., Mapping[str, Any]]) -> NoReturn:
+    """Makes a module the program of `command_of`: prints what `measure` returns for the words, for `run` to read."""
+    sys.exit(run_program(lambda words: print(json.dumps(measure(*words)), flush=True)))
 
 
 def run(name: str, command: Sequence[str], environment: Mapping[str, str] | None = None) -> dict[str, Any]:

@@ -2,9 +2,8 @@
 
 import json
 import socket
-import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ from resnet_tpu.serving.export.bundle import open_bundle
 from resnet_tpu.serving.export.classifier import default_form, load_classifier
 from resnet_tpu.serving.server import images
 from resnet_tpu.serving.server.options import ServeOptions
-from resnet_tpu.system.program import run_program
 
 _PAIRS_PER_SECOND = 4
 _WARM_UP_PAIRS = 3
@@ -38,7 +36,7 @@ def measure(task: Mapping[str, Any]) -> dict[str, Any]:
                 changes = {"kind": kind, "clients": clients, "warm_up": max(task["seconds"] / 5, _PAUSE)}
                 asked = json.dumps(asdict(first) | changes)
                 begin = served.cpu_secs()
-                found = child.run("the clients", [sys.executable, "-m", load.__name__, asked])
+                found = child.run("the clients", child.command_of(load.__name__, asked))
                 found["server_cpu_ms_per_image"] = 1000 * (served.cpu_secs() - begin) / found["requests"]
                 figures |= {f"{kind}_{clients}_{name}": value for name, value in found.items()}
     return figures
@@ -72,10 +70,5 @@ def _measure_overhead(path: str, asked: Load) -> dict[str, float]:
     return {name: float(np.median(values)) for name, values in medians.items()}
 
 
-def _main(arguments: Sequence[str]) -> None:
-    """Runs in a process of its own: a task as JSON -> the figures of a server as JSON."""
-    print(json.dumps(measure(json.loads(arguments[0]))), flush=True)
-
-
 if __name__ == "__main__":
-    sys.exit(run_program(_main))
+    child.print_figures(lambda task: measure(json.loads(task)))

@@ -15,7 +15,7 @@ from resnet_tpu.data.loader.batches import train_batches
 from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.options.config import Config
 from resnet_tpu.options.fields import option
-from resnet_tpu.performance.bench import compare, record
+from resnet_tpu.performance.bench import child, compare, record
 from resnet_tpu.performance.bench.compare import Outputs
 from resnet_tpu.performance.bench.figures import Bar, Grid, show, write_bars
 from resnet_tpu.performance.bench.options import BenchOptions
@@ -107,7 +107,7 @@ def _variants(task: Task, short_side: int) -> dict[str, Task]:
 
 def run_alone(pipeline: str, task: Task) -> list[str]:
     """The command that measures "ours" or one of PEERS in a process of its own."""
-    return [sys.executable, "-m", "resnet_tpu.performance.bench.input", pipeline, json.dumps(asdict(task))]
+    return child.command_of(__name__, pipeline, json.dumps(asdict(task)))
 
 
 def _reference(outputs: Outputs) -> str:

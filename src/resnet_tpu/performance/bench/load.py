@@ -10,7 +10,6 @@ import collections
 import importlib.util
 import json
 import socket
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +20,7 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from resnet_tpu.errors import UserError
-from resnet_tpu.system.program import run_program
+from resnet_tpu.performance.bench import child
 
 _BOUNDARY = "a-boundary-between-photos"
 _PATIENCE = 60  # seconds
@@ -235,10 +234,5 @@ def measure(load: Load) -> dict[str, Any]:
     }
 
 
-def _main(arguments: Sequence[str]) -> None:
-    """A Load as JSON -> its figures as JSON."""
-    print(json.dumps(measure(Load(**json.loads(arguments[0])))), flush=True)
-
-
 if __name__ == "__main__":
-    sys.exit(run_program(_main))
+    child.print_figures(lambda load: measure(Load(**json.loads(load))))

@@ -6,7 +6,6 @@ except for JAX, they are not dependencies of this package. Weights are random, w
 
 import json
 import statistics
-import sys
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -15,11 +14,11 @@ from typing import Any
 import numpy as np
 
 from resnet_tpu.options.config import ModelConfig
+from resnet_tpu.performance.bench import child
 from resnet_tpu.performance.bench.compare import Peer, is_installed
 from resnet_tpu.serving.export.bundle import Bundle, Form, open_bundle
 from resnet_tpu.serving.export.classifier import load_classifier
 from resnet_tpu.system.cpu_time import cpu_secs_of_family
-from resnet_tpu.system.program import run_program
 
 BATCH_SIZES = (1, 8, 32)
 
@@ -166,7 +165,7 @@ def _is_plain(bundle: Bundle) -> bool:
 
 def run_alone(name: str, bundle: str, seconds: float) -> list[str]:
     """The command that measures a runtime in a process of its own: `images_per_sec` and `cpu_ms` per batch size."""
-    return [sys.executable, "-m", "resnet_tpu.performance.bench.runtimes", name, bundle, json.dumps(seconds)]
+    return child.command_of(__name__, name, bundle, json.dumps(seconds))
 
 
 def measure(run: Run, image_size: int, seconds: float) -> dict[str, float]:
@@ -192,11 +191,10 @@ def measure(run: Run, image_size: int, seconds: float) -> dict[str, float]:
     return figures
 
 
-def _main(arguments: Sequence[str]) -> None:
-    name, path, seconds = arguments
+def _measure(name: str, path: str, seconds: str) -> dict[str, float]:
     bundle = open_bundle(path)
-    print(json.dumps(measure(RUNTIMES[name].open(bundle), bundle.image_size, json.loads(seconds))), flush=True)
+    return measure(RUNTIMES[name].open(bundle), bundle.image_size, json.loads(seconds))
 
 
 if __name__ == "__main__":
-    sys.exit(run_program(_main))
+    child.print_figures(_measure)

@@ -1,7 +1,6 @@
 """Measures a bundle: its runtimes against peers, and over HTTP with increasing numbers of clients."""
 
 import json
-import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from resnet_tpu.data.class_names import numbers_as_names
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config
 from resnet_tpu.options.fields import numbers_in, option
-from resnet_tpu.performance.bench import compare, http, record, runtimes
+from resnet_tpu.performance.bench import child, compare, http, record, runtimes
 from resnet_tpu.performance.bench.bundle import make_bundle
 from resnet_tpu.performance.bench.compare import Outputs
 from resnet_tpu.performance.bench.figures import Bar, Grid, show, write_bars
@@ -51,7 +50,7 @@ def bench_serve(where: str, config: Config, options: ServeBenchOptions, command:
         names, notes = runtimes.choose(bundle, asked)
         task = {"bundle": bundle.path, "photos": sorted(map(str, photos.glob("*/*"))), "clients": clients}
         commands = {name: runtimes.run_alone(name, bundle.path, options.seconds) for name in names}
-        commands[HTTP] = [sys.executable, "-m", http.__name__, json.dumps(task | {"seconds": options.seconds})]
+        commands[HTTP] = child.command_of(http.__name__, json.dumps(task | {"seconds": options.seconds}))
         optional = [name for name in names if name not in (*OURS, BARE)]
         outputs = compare.alternate(commands, rounds=options.rounds, optional=optional)
     notes += [f"Left out: {RUNTIMES[name].title}, which failed." for name in names if name not in outputs]

@@ -4,9 +4,7 @@ The batch is in memory, so that only the step is measured: uint8 images in; norm
 new parameters out. Every run is a process that warms up, then times each step and returns the median.
 """
 
-import json
 import statistics
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -14,7 +12,7 @@ from typing import Any
 
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.fields import option
-from resnet_tpu.performance.bench import compare, record
+from resnet_tpu.performance.bench import child, compare, record
 from resnet_tpu.performance.bench.compare import Outputs
 from resnet_tpu.performance.bench.figures import Bar, Grid, show, write_bars
 from resnet_tpu.performance.bench.options import MeasureOptions
@@ -29,7 +27,6 @@ from resnet_tpu.performance.bench.step_programs import (
     make_torch,
 )
 from resnet_tpu.system.machine import has_gpu
-from resnet_tpu.system.program import run_program
 
 PRECISIONS = ("float32", "bfloat16")
 CASES = "50:224:16,18:128:32"
@@ -110,7 +107,7 @@ def check_devices(devices: Mapping[str, str]) -> None:
 
 def run_alone(name: str, case: Case, precision: str, lengths: Sequence[str]) -> list[str]:
     """The command that measures one of PROGRAMS in a process of its own. lengths: warm-up, steps, seconds."""
-    command = [sys.executable, "-m", "resnet_tpu.performance.bench.step", name, str(case), precision, *lengths]
+    command = child.command_of(__name__, name, str(case), precision, *lengths)
     return ["env", KEEP_HEAP, *command] if PROGRAMS[name].keeps_memory else command
 
 
@@ -209,18 +206,17 @@ def _utilisation(case: Case, precision: str, images_per_sec: float) -> dict[str,
     return {"mfu": images_per_sec * flops / peak}
 
 
-def _run(arguments: Sequence[str]) -> None:
-    """One run in this process. arguments: name of a program, case, precision, warm-up, steps and seconds."""
-    name, text, precision, warmup, steps, seconds = arguments
-    case = Case.parse(text)
+def _run(name: str, text: str, precision: str, *lengths: str) -> dict[str, Any]:
+    """The figures of one run in this process; for the arguments see `run_alone`."""
+    case, (warmup, steps, seconds) = Case.parse(text), lengths
     _, step = PROGRAMS[name].make(case, precision)
     figures = measure(step, case.batch_size, warmup=int(warmup), steps=int(steps), seconds=float(seconds))
     figures["device"] = PROGRAMS[name].device()
     if name == OURS:
         figures["kernels"] = str(choose_ours(case, precision)[2])  # without oneDNN they are others, which are slow
         figures |= _utilisation(case, precision, figures["images_per_sec"])
-    print(json.dumps(figures), flush=True)
+    return figures
 
 
 if __name__ == "__main__":
-    sys.exit(run_program(_run))
+    child.print_figures(_run)

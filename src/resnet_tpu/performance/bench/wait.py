@@ -9,7 +9,6 @@ of batches, and the share of time waited for input as recorded in its `metrics.j
 import dataclasses
 import json
 import logging
-import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -32,7 +31,6 @@ from resnet_tpu.performance.bench.input import our_task, run_alone
 from resnet_tpu.performance.bench.options import BenchOptions
 from resnet_tpu.performance.bench.photos import write_photos
 from resnet_tpu.reports.metrics import read_metrics
-from resnet_tpu.system.program import run_program
 from resnet_tpu.training.loop import train
 from resnet_tpu.training.maths.state import TrainState
 from resnet_tpu.training.maths.step import TrainStep
@@ -52,7 +50,6 @@ PIPELINES: dict[str, dict[str, str | None]] = {
 _HEADROOM = 1.25  # the device's time over the loader's, whose cores also transfer the batches
 _MIN_STEPS = 4
 _STEPS_OF_A_DEVICE = 50
-_THIS = [sys.executable, "-m", "resnet_tpu.performance.bench.wait"]
 _SMALL_NETWORK = {"resnet_depth": 18, "resnet_width": 4, "precision": "float32"}
 
 
@@ -76,7 +73,7 @@ def bench_wait(where: str, config: Config, options: WaitBenchOptions, command: S
     """
     options.check_files()
     # in a process of its own, as this one would keep the device from the others
-    device = child.run("the device", [*_THIS, "device", json.dumps(config.run.use_tpu)])
+    device = child.run("the device", child.command_of(__name__, "device", json.dumps(config.run.use_tpu)))
     with tempfile.TemporaryDirectory() as folder:
         records = Path(folder, "records")
         write_photos(where, records, options.num_images)
@@ -117,7 +114,7 @@ def _command(config: Config, device_ms: float | None, options: WaitBenchOptions)
     if device_ms is not None:
         changes |= _SMALL_NETWORK  # the stand-in computes nothing
     run = {"options": config.replace(**changes).flat(), "device_ms": device_ms}
-    return [*_THIS, "train", json.dumps(run)]
+    return child.command_of(__name__, "train", json.dumps(run))
 
 
 def _tabulate(outputs: Outputs, config: Config, note: str) -> Grid:
@@ -171,13 +168,6 @@ def make_device(device_ms: float) -> TrainStep:
     return step
 
 
-def _run(arguments: Sequence[str]) -> None:
-    """Runs in a process of its own. arguments: `train` or `device`, and its arguments as JSON."""
-    what, text = arguments
-    figures = {"train": _train, "device": _describe_device}[what](json.loads(text))
-    print(json.dumps(figures), flush=True)
-
-
 def _train(run: Mapping[str, Any]) -> dict[str, float]:
     """Speed and wait in the second of three loops: the first begins and the last ends with an idle device."""
     step = None if run["device_ms"] is None else make_device(run["device_ms"])
@@ -194,4 +184,4 @@ def _describe_device(use_tpu: bool) -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    sys.exit(run_program(_run))
+    child.print_figures(lambda what, text: {"train": _train, "device": _describe_device}[what](json.loads(text)))
