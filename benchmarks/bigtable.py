@@ -48,8 +48,9 @@ def main() -> None:
         records = Path(folder) / "records"
         write_photos(options.photos, records, options.num_images)
         task = Task(
-            str(records), options.num_images, 224, "bicubic", num_cores(), 8 if options.quick else 100,
-            0.2 if options.quick else 5.0, {},
+            records=str(records), num_images=options.num_images, image_size=224, resize_method="bicubic",
+            num_parallel_calls=num_cores(), batch_size=8 if options.quick else 100,
+            seconds=0.2 if options.quick else 5.0, options={},
         )  # fmt: skip
         stored = replace(task, records="", options=_table("photos"))
         quiet = Console(quiet=True)

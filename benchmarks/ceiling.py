@@ -91,8 +91,9 @@ def _runs(numbers: Sequence[int]) -> Iterator[Run]:
 
 def _command(run: Run, records: str, options: argparse.Namespace) -> list[str]:
     task = Task(
-        "null" if run.decoder == "memcpy" else records, options.num_images, options.image_size, "bicubic", run.number,
-        options.batch_size, options.seconds, {"input_workers": run.workers},
+        records="null" if run.decoder == "memcpy" else records, num_images=options.num_images,
+        image_size=options.image_size, resize_method="bicubic", num_parallel_calls=run.number,
+        batch_size=options.batch_size, seconds=options.seconds, options={"input_workers": run.workers},
     )  # fmt: skip
     return script.worker("ceiling", "--worker", json.dumps([run.decoder, asdict(task)]))
 

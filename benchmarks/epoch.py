@@ -158,8 +158,9 @@ class _Trainings:
         """Images/s of the input alone, without its decoder."""
         options = self.options
         task = Task(
-            data_dir, options.num_images, 224, "bicubic", num_cores(), options.batch_size, options.seconds,
-            _storage_options(data_dir),
+            records=data_dir, num_images=options.num_images, image_size=224, resize_method="bicubic",
+            num_parallel_calls=num_cores(), batch_size=options.batch_size, seconds=options.seconds,
+            options=_storage_options(data_dir),
         )  # fmt: skip
         data = task.data()
         source = open_source(data, "train")

@@ -51,8 +51,9 @@ def main() -> None:
         place = copy_records(records)
         ask(endpoint, "/_control", {"slow": 1.0 if options.slow_secs else 0.0, "slow_secs": options.slow_secs})
         task = Task(
-            str(records), options.num_images, 224, "bicubic", num_cores(), 8 if options.quick else 100,
-            0.2 if options.quick else 5.0, {},
+            records=str(records), num_images=options.num_images, image_size=224, resize_method="bicubic",
+            num_parallel_calls=num_cores(), batch_size=8 if options.quick else 100,
+            seconds=0.2 if options.quick else 5.0, options={},
         )  # fmt: skip
         kept = replace(task, records=place, options={"cache_folder": f"{folder}/kept"})
         anew = {order: {"cache_folder": "none", "data_order": order} for order in ("pieces", "records")}

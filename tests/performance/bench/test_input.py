@@ -7,6 +7,7 @@ import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
@@ -134,8 +135,17 @@ def test_records_hold_the_photos_in_turn_shrunk_as_prepare_does(photos: Path, tm
     assert {header[:2] for header in headers} == {(30, 40)}
 
 
+def _task(records: Path, **changes: Any) -> Task:
+    """Eight images in batches of four, by two threads or processes."""
+    settings: dict[str, Any] = {
+        "num_images": 8, "image_size": 32, "resize_method": "bilinear", "num_parallel_calls": 2, "batch_size": 4,
+        "seconds": 1.0, "options": {},
+    }  # fmt: skip
+    return Task(records=str(records), **(settings | changes))
+
+
 def test_measuring_leaves_the_first_epoch_out(tmp_path: Path) -> None:
-    task = Task(str(tmp_path), 10, 32, "bicubic", 1, 4, 0.0, {})
+    task = _task(tmp_path, num_images=10, seconds=0.0)
     batches = itertools.count()
     assert measure(batches, task)["images_per_sec"] > 0
     assert next(batches) == 10 // 4 + 2 + 1
@@ -154,7 +164,7 @@ def test_measuring_leaves_the_first_epoch_out(tmp_path: Path) -> None:
 )
 def test_peers_give_whole_batches_of_different_crops(peer: str, photos: Path, tmp_path: Path) -> None:
     write_records(find_jpegs(str(photos)), tmp_path / "records", 8)
-    task = Task(str(tmp_path / "records"), 8, 32, "bilinear", 2, 4, 1.0, {})
+    task = _task(tmp_path / "records")
     if write := PEERS[peer].write:
         task = dataclasses.replace(task, records=write(task))
     batches = PEERS[peer].open(task)
@@ -165,7 +175,7 @@ def test_peers_give_whole_batches_of_different_crops(peer: str, photos: Path, tm
 
 
 def test_options_of_ours_reach_the_loader(tmp_path: Path) -> None:
-    task = Task(str(tmp_path), 8, 32, "bilinear", 2, 4, 1.0, {"cache": "decoded"})
+    task = _task(tmp_path, options={"cache": "decoded"})
     wanted = {"data_dir": str(tmp_path), "image_size": 32, "resize_method": "bilinear", "num_parallel_calls": 2}
     assert task.data() == Config().replace(**wanted, cache="decoded").data
 

@@ -9,7 +9,7 @@ from resnet_tpu.options.config import Config, DataConfig
 from resnet_tpu.system.cpu_time import cpu_secs_of_family
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Task:
     """Endless batches of random crops of all records, shuffled; timed after a warm-up."""
 
