@@ -83,9 +83,9 @@ def sample_stages(source: Source, data: DataConfig, *, batch_size: int, seed: in
         records = [position % len(source) for position in range(num_images)]  # neighbours, as in reading by pieces
     else:
         records = [record_at_position(position, num_records=len(source), seed=seed) for position in range(num_images)]
-    _walk(Stopwatch(), source, data, seed, records[:_WARM_UP])
-    watch = Stopwatch()
-    photos = _walk(watch, source, data, seed, records)
+    _Walk(source, data, seed).through(records[:_WARM_UP])
+    walk = _Walk(source, data, seed)
+    photos, watch = walk.through(records), walk.watch
     spent = _cpu_by_stage(watch)
     waiting = _waiting(watch) / (THREADS if _read_ahead(source, data) else 1)
     return Sampled(
@@ -96,75 +96,68 @@ def sample_stages(source: Source, data: DataConfig, *, batch_size: int, seed: in
     )
 
 
-def _walk(
-    watch: Stopwatch, source: Source, data: DataConfig, seed: int, records: Sequence[int]
-) -> list[tuple[tuple[int, int], bytes]]:
-    """Takes the training's first images, which are `records` of the source, through the stages.
+class _Walk:
+    """Takes images of a source through the stages, one after the other, and times each stage with its `watch`."""
 
-    Returns (sides, file) of each sound one.
-    """
-    out, photos = np.empty((data.image_size, data.image_size, 3), np.uint8), []
-    read = _reader(source, data, records)
-    reading = Stopwatch() if data.cache == "decoded" else watch  # there, nothing is read from the second epoch on
-    policy = " and ".join(filter(None, [data.augment_name, "random_erasing" if data.random_erasing else None]))
-    for position in range(len(records)):
-        with watch.at(ORDER):
-            record_at_position(position, num_records=len(source), seed=seed)
-            rng = random_at(position, seed=seed)
-        try:
-            encoded = read(reading, position).encoded
-            if isinstance(encoded, np.ndarray):
+    def __init__(self, source: Source, data: DataConfig, seed: int) -> None:
+        self.watch = Stopwatch()
+        self._source, self._data, self._seed = source, data, seed
+        self._out = np.empty((data.image_size, data.image_size, 3), np.uint8)
+
+    def through(self, records: Sequence[int]) -> list[tuple[tuple[int, int], bytes]]:
+        """Takes the training's first images, which are `records` of the source, through the stages.
+
+        Returns (sides, file) of each sound one.
+        """
+        source, data, watch, photos = self._source, self._data, self.watch, []
+        read = _reader(source, data, records)
+        reading = Stopwatch() if data.cache == "decoded" else watch  # there, nothing is read from the second epoch on
+        policy = " and ".join(filter(None, [data.augment_name, "random_erasing" if data.random_erasing else None]))
+        for position in range(len(records)):
+            with watch.at(ORDER):
+                record_at_position(position, num_records=len(source), seed=self._seed)
+                rng = random_at(position, seed=self._seed)
+            try:
+                encoded = read(reading, position).encoded
+                if isinstance(encoded, np.ndarray):
+                    continue
+                image = decode(encoded, honour_exif=source.honour_exif)
+            except (RecordError, DecodeError):
                 continue
-            image = decode(encoded, honour_exif=source.honour_exif)
-        except (RecordError, DecodeError):
-            continue
-        photos.append((image.shape[:2], encoded))
-        _time_decoding(watch, encoded, image, rng, out, source, data)
-        if policy:
-            with watch.at(f"{AUGMENT}: {policy}"):
-                augment(out, rng, data)
-    return photos
+            photos.append((image.shape[:2], encoded))
+            self._time_decoding(encoded, image, rng)
+            if policy:
+                with watch.at(f"{AUGMENT}: {policy}"):
+                    augment(self._out, rng, data)
+        return photos
 
+    def _time_decoding(self, encoded: bytes, image: np.ndarray, rng: np.random.Generator) -> None:
+        """Times the stages between reading and augmentation for an image file, whose pixels are `image`.
 
-def _time_decoding(
-    watch: Stopwatch,
-    encoded: bytes,
-    image: np.ndarray,
-    rng: np.random.Generator,
-    out: np.ndarray,
-    source: Source,
-    data: DataConfig,
-) -> None:
-    """Times the stages between reading and augmentation for an image file, whose pixels are `image`.
-
-    The optimized pipeline decodes, crops and resizes in one call, which is timed twice: with the file, and with decoded
-    pixels. The difference is decoding; the time for the pixels, less that to choose the crop, is resizing.
-    """
-    fill = functools.partial(
-        train_image,
-        image_size=data.image_size,
-        rng=rng,
-        out=out,
-        honour_exif=source.honour_exif,
-        **data.train_crop,
-    )
-    if data.cache == "decoded":
-        image = shrink(image, Limits(short_side=data.cached_short_side))
-    elif data.input_pipeline == "basic":
-        with watch.at(DECODE):
-            decode(encoded, honour_exif=source.honour_exif)
-    else:
-        with watch.at(_FROM_FILE):
-            fill(encoded)
-    height, width, _ = image.shape
-    with watch.at(CROP):
-        train_window(rng, height, width, data.image_size, data.min_crop_area)
-    with watch.at(_FROM_PIXELS):
-        fill(image)
+        The optimized pipeline decodes, crops and resizes in one call, which is timed twice: with the file, and with
+        decoded pixels. The difference is decoding; the time for the pixels, less that to choose the crop, is resizing.
+        """
+        data, watch, honour_exif = self._data, self.watch, self._source.honour_exif
+        fill = functools.partial(
+            train_image, image_size=data.image_size, rng=rng, out=self._out, honour_exif=honour_exif, **data.train_crop
+        )
+        if data.cache == "decoded":
+            image = shrink(image, Limits(short_side=data.cached_short_side))
+        elif data.input_pipeline == "basic":
+            with watch.at(DECODE):
+                decode(encoded, honour_exif=honour_exif)
+        else:
+            with watch.at(_FROM_FILE):
+                fill(encoded)
+        height, width, _ = image.shape
+        with watch.at(CROP):
+            train_window(rng, height, width, data.image_size, data.min_crop_area)
+        with watch.at(_FROM_PIXELS):
+            fill(image)
 
 
 def _cpu_by_stage(watch: Stopwatch) -> dict[str, int]:
-    """CPU time by stage, in ns; that of decoding and resizing by the differences that `_time_decoding` explains."""
+    """CPU time by stage, in ns; for decoding and resizing, differences that `_Walk._time_decoding` explains."""
     spent = dict(watch.cpu_ns)
     from_file, from_pixels = spent.pop(_FROM_FILE, None), spent.pop(_FROM_PIXELS, None)
     if from_pixels is not None:
