@@ -20,8 +20,9 @@ from resnet_tpu.pruning.layers import maskable
 from resnet_tpu.pruning.outcome import UNPRUNED, Outcome, read_outcomes
 from resnet_tpu.pruning.paper import paper_curve, paper_network
 from resnet_tpu.pruning.picture import draw_curve, draw_layers
-from resnet_tpu.pruning.report import _accuracies, layer_densities, layer_rows, report_experiment, summarize
+from resnet_tpu.pruning.report import _accuracies, report_experiment
 from resnet_tpu.pruning.sizes import LayerSize, size_of
+from resnet_tpu.pruning.summary import layer_densities, layer_rows, summarize
 from resnet_tpu.reports.style import write_png
 
 

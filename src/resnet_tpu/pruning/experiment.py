@@ -23,7 +23,7 @@ from resnet_tpu.parallel import hosts
 from resnet_tpu.pruning.levels import Level, plan_levels
 from resnet_tpu.pruning.methods import family_of
 from resnet_tpu.pruning.options import COMPUTING, Experiment
-from resnet_tpu.pruning.outcome import UNPRUNED, Outcome, read_outcome
+from resnet_tpu.pruning.outcome import UNPRUNED, Outcome, PhaseName, read_outcome
 from resnet_tpu.pruning.phase import Phase, Unpruned, config_at, is_done, read_description
 from resnet_tpu.pruning.retrain import RETRAININGS
 from resnet_tpu.training.loop import train
@@ -116,7 +116,7 @@ def _run_phase(phase: Phase) -> Outcome:
         log.info("%s, %s, seed %d: in %s", phase.method, phase.retrain, seed, phase.model_dir)
         train(phase.config())
         hosts.wait_for_all()  # until the first process has written everything
-    return read_outcome(phase.model_dir, seed, phase.retrain, phase.level, phase.method)
+    return read_outcome(PhaseName(phase.model_dir, seed, phase.retrain, phase.level, phase.method))
 
 
 def _plan_unpruned(config: Config, model_dir: str, own_dir: str, seed: int, experiment: Experiment) -> Unpruned:
@@ -165,7 +165,7 @@ def _run_unpruned(unpruned: Unpruned, experiment: Experiment) -> Outcome:
         train(unpruned.config)
         hosts.wait_for_all()
     _check_rewind_step(unpruned, experiment)
-    return read_outcome(model_dir, seed, UNPRUNED, UNPRUNED, UNPRUNED)
+    return read_outcome(PhaseName(model_dir, seed, UNPRUNED, UNPRUNED, UNPRUNED))
 
 
 def _check_rewind_step(unpruned: Unpruned, experiment: Experiment) -> None:

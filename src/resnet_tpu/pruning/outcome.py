@@ -5,6 +5,7 @@ import io
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from resnet_tpu import storage
 from resnet_tpu.checkpoints import folders, reading
@@ -18,6 +19,16 @@ UNPRUNED = "none"
 
 PHASES = "phases.csv"
 """File in the `output_dir` of an experiment with a row for each outcome."""
+
+
+class PhaseName(NamedTuple):
+    """Which phase of an experiment a `model_dir` holds; the first fields of its `Outcome`."""
+
+    model_dir: str
+    seed: int
+    retrain: str
+    level: str
+    method: str
 
 
 @dataclass(frozen=True)
@@ -42,18 +53,24 @@ class Outcome:
     layers: tuple[LayerSize, ...]
 
 
-def read_outcome(model_dir: str, seed: int, retrain: str, level: str, method: str) -> Outcome:
-    """The outcome of the finished phase in `model_dir`."""
-    path = reading.find(model_dir)
+def read_outcome(phase: PhaseName) -> Outcome:
+    """The outcome of a finished phase."""
+    model_dir, path = phase.model_dir, reading.find(phase.model_dir)
     step, size = reading.step_of(path), size_of(config_of(reading.read_meta(path)), reading.load_masks(path))
     accuracy = evaluation_at(model_dir, step).get("top_1_accuracy")
     if accuracy is None:
         do = f"Evaluate it: resnet-tpu eval {shlex.quote(model_dir)}"
         raise UserError(f"Training {model_dir}", f"no evaluation at step {step}", "one in its metrics.jsonl", do)
     return Outcome(
-        model_dir, seed, retrain, level, method, size.density, size.parameters, size.multiply_adds,
-        reading.stored_bytes(path), step, accuracy, size.layers,
-    )  # fmt: skip
+        *phase,
+        density=size.density,
+        parameters=size.parameters,
+        multiply_adds=size.multiply_adds,
+        checkpoint_bytes=reading.stored_bytes(path),
+        step=step,
+        top_1_accuracy=accuracy,
+        layers=size.layers,
+    )
 
 
 def read_outcomes(output_dirs: Sequence[str]) -> list[Outcome]:
@@ -68,13 +85,13 @@ def read_outcomes(output_dirs: Sequence[str]) -> list[Outcome]:
         if not storage.exists(path):
             do = "Let the same `resnet-tpu prune` finish: it writes this file."
             raise UserError("Folder to combine", output_dir, f"one with {PHASES}", do)
-        for model_dir, seed, retrain, level, method, step in _read_rows(path):
-            run_dir = _find(model_dir, output_dir)
+        for phase, step in _read_rows(path):
+            run_dir = _find(phase.model_dir, output_dir)
             if (last_step := folders.steps_of_run(run_dir)[-1]) != step:
                 do = "Run the same `prune` again, or delete the later checkpoints."
                 raise UserError(f"Training {run_dir}", f"step {last_step}", f"step {step}, as in {path}", do)
             if (folder := storage.absolute(run_dir)) not in outcomes:
-                outcomes[folder] = read_outcome(run_dir, seed, retrain, level, method)
+                outcomes[folder] = read_outcome(phase._replace(model_dir=run_dir))
     return list(outcomes.values())
 
 
@@ -85,7 +102,7 @@ def earlier_phases(output_dir: str, outcomes: Sequence[Outcome]) -> list[str]:
         rows = _read_rows(storage.join(output_dir, PHASES))
     except (OSError, UserError):  # it is about to be rewritten
         return []
-    return [model_dir for model_dir, *_ in rows if storage.absolute(model_dir) not in own]
+    return [phase.model_dir for phase, _ in rows if storage.absolute(phase.model_dir) not in own]
 
 
 def _find(model_dir: str, output_dir: str) -> str:
@@ -99,11 +116,14 @@ def _find(model_dir: str, output_dir: str) -> str:
     raise UserError(storage.join(output_dir, PHASES), f"{model_dir}, which has no checkpoint here", "its training", do)
 
 
-def _read_rows(path: str) -> list[tuple[str, int, str, str, str, int]]:
-    """(model_dir, seed, retrain, level, method, step) of each row of PHASES. Raises UserError when it is damaged."""
+def _read_rows(path: str) -> list[tuple[PhaseName, int]]:
+    """(the phase, its last step) of each row of PHASES. Raises UserError when it is damaged."""
     try:
         return [
-            (row["model_dir"], int(row["seed"]), row["retrain"], row["level"], row["method"], int(row["step"]))
+            (
+                PhaseName(row["model_dir"], int(row["seed"]), row["retrain"], row["level"], row["method"]),
+                int(row["step"]),
+            )
             for row in csv.DictReader(io.StringIO(storage.read_text(path)), strict=True)
         ]
     except (ValueError, KeyError, TypeError, csv.Error) as error:

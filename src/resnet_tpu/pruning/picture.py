@@ -9,7 +9,7 @@ from matplotlib.ticker import FixedLocator, LogLocator, NullLocator
 
 from resnet_tpu.pruning.outcome import UNPRUNED
 from resnet_tpu.pruning.paper import paper_curve
-from resnet_tpu.pruning.report import Row
+from resnet_tpu.pruning.summary import Row
 from resnet_tpu.reports.style import COLORS, GRAY, MARKERS, STYLE, add_title
 
 
