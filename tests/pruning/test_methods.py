@@ -13,7 +13,7 @@ import pytest
 from resnet_tpu.errors import UserError
 from resnet_tpu.pruning.magnitude import standardized
 from resnet_tpu.pruning.masks import Masks, density, full_masks
-from resnet_tpu.pruning.methods import HELP, family_of, find_method
+from resnet_tpu.pruning.methods import FAMILIES, HELP, family_of, find_method
 
 
 def example(layers: dict[str, tuple[int, ...]] | None = None) -> dict[str, np.ndarray]:
@@ -218,8 +218,8 @@ def test_a_table_of_another_network(name: str) -> None:
         find_method(name)(weights, full_masks(weights))
 
 
-def test_every_method_name_in_the_help_is_valid() -> None:
-    for name in HELP:
+def test_every_method_name_in_the_help_and_in_the_table_is_valid() -> None:
+    for name in (*HELP, *FAMILIES):
         find_method(re.sub("P(?=_|$)", "20", name))
 
 
