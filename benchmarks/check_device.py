@@ -20,7 +20,7 @@ import jax
 from benchmarks import script
 from resnet_tpu.errors import UserError
 from resnet_tpu.kernels.choose import choose_kernels
-from resnet_tpu.parallel import distributed
+from resnet_tpu.parallel import meshes, startup
 from resnet_tpu.performance.bench.step import PRECISIONS
 from resnet_tpu.performance.bench.step_programs import Case
 from resnet_tpu.training.kernel_choice.reference import Reference
@@ -31,8 +31,8 @@ from resnet_tpu.training.maths.network import network_on
 def check(case: Case) -> dict[str, Any]:
     """The figures for every precision and kernel."""
     jax.config.update("jax_default_matmul_precision", "highest")  # a GPU would round float32 to TF32
-    distributed.start_jax(use_tpu=True)
-    here, cpu = (distributed.mesh_of(devices[:1]) for devices in (jax.devices(), jax.devices("cpu")))
+    startup.start_jax(use_tpu=True)
+    here, cpu = (meshes.mesh_of(devices[:1]) for devices in (jax.devices(), jax.devices("cpu")))
     reference = Reference(case.config("float32"), cpu)
     forms = []
     for precision in PRECISIONS:

@@ -62,7 +62,7 @@ def estimate(name: str, images: int, same_options: bool) -> dict[str, object]:
     """One row of the table."""
     from benchmarks import flax_step
     from resnet_tpu.options.config import Config
-    from resnet_tpu.parallel.distributed import mesh_of
+    from resnet_tpu.parallel.meshes import mesh_of
     from resnet_tpu.performance.plan.compiler import compile_step, devices_of
     from resnet_tpu.performance.plan.lowering import lower_train_step
     from resnet_tpu.performance.plan.topology import find_topology

@@ -29,7 +29,7 @@ from resnet_tpu.models.arrays import Arrays, leaves
 from resnet_tpu.models.from_options import create_network
 from resnet_tpu.options.config import PREPROCESSING, Config
 from resnet_tpu.options.run_file import write_description
-from resnet_tpu.parallel import distributed
+from resnet_tpu.parallel import meshes
 from resnet_tpu.reports.metrics import MetricsWriter
 from resnet_tpu.training.inference.trained import load_trained
 from resnet_tpu.training.maths.step import normalize
@@ -181,7 +181,7 @@ def test_checkpoints_of_the_original_give_its_logits(golden: Callable[[str], Pat
     settings = json.loads(golden(f"model/{case}/meta.json").read_text())["settings"]
     size = f"--image_size={settings['image_size']}"
     convert(str(golden(f"model/{case}/start")), "new", size, "--params_override=precision=float32")
-    trained = load_trained("new", distributed.make_mesh(1))
+    trained = load_trained("new", meshes.make_mesh(1))
     images = np.load(golden("model/inputs.npz"))["images"][: settings["batch"]]
     forward = jax.jit(lambda *arrays: trained.network.apply(*arrays, train=False)[0])
     logits = forward(trained.params, trained.batch_stats, normalize(jnp.asarray(images), trained.network.model))

@@ -18,7 +18,7 @@ from packaging.requirements import Requirement
 from resnet_tpu.cli import machine_checks
 from resnet_tpu.errors import UserError
 from resnet_tpu.kernels import native
-from resnet_tpu.parallel import distributed
+from resnet_tpu.parallel import startup
 
 
 def examine(**environment: str) -> dict[str, dict[str, str]]:
@@ -156,7 +156,7 @@ def test_neither_a_home_nor_a_place_for_compiled_programs(monkeypatch: pytest.Mo
 
     monkeypatch.setattr("os.path.expanduser", lambda path: path)
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    monkeypatch.setattr(distributed, "start_jax", nowhere)
+    monkeypatch.setattr(startup, "start_jax", nowhere)
     found = {finding.name: finding for finding in machine_checks.examine(use_tpu=False)}
     assert (found["JAX"].state, found["JAX"].found) == ("broken", "Path: got foo://x")
     assert (found["cache"].state, found["cache"].found) == ("broken", "no home folder")

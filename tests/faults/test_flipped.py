@@ -29,7 +29,7 @@ from resnet_tpu.errors import UserError
 from resnet_tpu.models.from_options import create_network
 from resnet_tpu.models.network import Network
 from resnet_tpu.options.config import Config
-from resnet_tpu.parallel import distributed
+from resnet_tpu.parallel import meshes
 from resnet_tpu.serving.export.bundle import open_bundle, write_bundle
 from resnet_tpu.serving.export.fold import fold
 from resnet_tpu.serving.export.onnx import write_onnx
@@ -126,7 +126,7 @@ def weights(folder: Path) -> Subject:
 def bundle(folder: Path) -> Subject:
     """An export: description, labels, StableHLO, ONNX and int8."""
     small, arrays = drawn()
-    trained = Trained("", 3, CONFIG, CLASSES, small, arrays["params"], arrays["batch_stats"], distributed.make_mesh(1))
+    trained = Trained("", 3, CONFIG, CLASSES, small, arrays["params"], arrays["batch_stats"], meshes.make_mesh(1))
     folded = fold(trained)
     card = {"name": "flowers", "class_names": CLASSES, "image_size": 32, "resize_method": "bicubic"}
     path = write_bundle(

@@ -15,11 +15,11 @@ from resnet_tpu.kernels import native
 from resnet_tpu.kernels.choose import KERNELS, choose_kernels, why_not
 from resnet_tpu.models.kernel_table import PLAIN
 from resnet_tpu.options.config import OPTIONS, ModelConfig
-from resnet_tpu.parallel import distributed
+from resnet_tpu.parallel import meshes
 from tests.models.nets import TRAINING, Part, architecture, random
 
-CPU = distributed.mesh_of(jax.devices("cpu")[:1])
-CPUS = distributed.mesh_of(jax.devices("cpu")[:2])
+CPU = meshes.mesh_of(jax.devices("cpu")[:1])
+CPUS = meshes.mesh_of(jax.devices("cpu")[:2])
 has_library = pytest.mark.skipif("float32" not in native.load(), reason="needs the library in C, and oneDNN")
 
 

@@ -17,7 +17,7 @@ from resnet_tpu.models.kernel_table import PLAIN, Kernels
 from resnet_tpu.models.layers import ConvNorm
 from resnet_tpu.models.network import Network
 from resnet_tpu.options.config import ModelConfig
-from resnet_tpu.parallel import distributed
+from resnet_tpu.parallel import meshes
 from resnet_tpu.training.compiler_options import required_options_for
 from tests.models.nets import TRAINING, Part, architecture, random
 
@@ -175,7 +175,7 @@ def test_a_whole_network_gives_the_same(options: dict[str, Any], monkeypatch: py
 @pytest.mark.parametrize("kind", ["expanding", pytest.param("stem", marks=pytest.mark.long)])
 def test_kernels_agree_on_one_and_three_devices(kind: str) -> None:
     part, x = make(kind, groups=3), images(kind)
-    everywhere = jax.device_put(x, distributed.batch_sharding(distributed.mesh_of(jax.devices()[:3])))
+    everywhere = jax.device_put(x, meshes.batch_sharding(meshes.mesh_of(jax.devices()[:3])))
     one, three = run(part, [x, everywhere], FUSED)
     assert len(three[0].sharding.device_set) == 3
     for expected, actual in zip(jax.tree.leaves(one), jax.tree.leaves(three), strict=True):

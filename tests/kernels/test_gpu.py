@@ -14,7 +14,7 @@ from resnet_tpu.models import layers
 from resnet_tpu.models.architecture import PoolPadding
 from resnet_tpu.models.kernel_table import PLAIN
 from resnet_tpu.models.layers import ConvNorm
-from resnet_tpu.parallel import distributed
+from resnet_tpu.parallel import meshes
 from tests.kernels.test_fused import distance, images, in_float64, make, root_mean_squares, run
 from tests.models.nets import random
 
@@ -81,7 +81,7 @@ def test_the_pool_and_its_gradient_are_the_plain_ones_where_values_are_equal_too
 
 def test_kernels_agree_on_one_and_three_devices() -> None:
     part, x = make("expanding", groups=3), images("expanding")
-    everywhere = jax.device_put(x, distributed.batch_sharding(distributed.mesh_of(jax.devices()[:3])))
+    everywhere = jax.device_put(x, meshes.batch_sharding(meshes.mesh_of(jax.devices()[:3])))
     one, three = run(part, [x, everywhere], GPU)
     for expected, actual in zip(jax.tree.leaves(one), jax.tree.leaves(three), strict=True):
         assert distance(actual, expected) < 3e-6

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from resnet_tpu.models.dropping import drop_connect, dropblock, dropout
-from resnet_tpu.parallel import distributed
+from resnet_tpu.parallel import meshes, placement
 
 KEY = jax.random.key(0)
 DROPS: dict[str, Callable[[jax.Array, jax.Array], jax.Array]] = {
@@ -121,9 +121,9 @@ COLLECTIVES = ("all-reduce(", "all-gather(", "collective-permute(")
 @pytest.mark.parametrize("name", DROPS)
 def test_devices_draw_together_what_one_would_and_need_nothing_of_each_other(name: str) -> None:
     x = np.random.default_rng(0).normal(size=(16, 4, 4, 3)).astype(np.float32)
-    mesh = distributed.make_mesh(8)
-    everywhere = distributed.put_batch({"image": x}, mesh)["image"]
-    key = distributed.put_replicated(KEY, mesh)
+    mesh = meshes.make_mesh(8)
+    everywhere = placement.put_batch({"image": x}, mesh)["image"]
+    key = placement.put_replicated(KEY, mesh)
     compiled, together = (jax.jit(drop).lower(everywhere, key).compile() for drop in (DROPS[name], one_group))
     np.testing.assert_allclose(compiled(everywhere, key), jax.jit(DROPS[name])(jnp.asarray(x), KEY), rtol=1e-6)
     assert not any(kind in (compiled.as_text() or "") for kind in COLLECTIVES)

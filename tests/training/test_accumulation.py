@@ -11,7 +11,7 @@ import pytest
 
 from resnet_tpu.models.from_options import create_network
 from resnet_tpu.options.config import Config
-from resnet_tpu.parallel import distributed
+from resnet_tpu.parallel import meshes, placement
 from resnet_tpu.training.maths.schedule import Constant
 from resnet_tpu.training.maths.state import TrainState, create_state
 from resnet_tpu.training.maths.step import make_train_step
@@ -30,7 +30,7 @@ def one_step(*, parts: int = 1, devices: int = 1, groups: int = 1, count: int = 
     # One block has every kind of layer; its branch must not start at zero, which would hide it.
     one_block = dataclasses.replace(network.architecture, blocks_per_group=(1,), zero_scale=False)
     network = dataclasses.replace(network, architecture=one_block)
-    mesh = distributed.make_mesh(devices)
+    mesh = meshes.make_mesh(devices)
     step: Callable[..., Result] = make_train_step(network, Constant(0.1), config.optimizer, mesh=mesh)
     rng = np.random.default_rng(0)
     brightness = rng.uniform(0, 1, (count, 1, 1, 1))  # differs between parts, and so do their statistics
@@ -41,8 +41,8 @@ def one_step(*, parts: int = 1, devices: int = 1, groups: int = 1, count: int = 
     }
     state = create_state(network, config.optimizer, seed=0)
     statistics = jax.tree.map(lambda leaf: rng.uniform(0.5, 1.5, leaf.shape).astype(np.float32), state.batch_stats)
-    state = distributed.put_replicated(dataclasses.replace(state, batch_stats=statistics), mesh)
-    return step(state, distributed.put_batch(batch, mesh))
+    state = placement.put_replicated(dataclasses.replace(state, batch_stats=statistics), mesh)
+    return step(state, placement.put_batch(batch, mesh))
 
 
 def assert_same(one: Result, other: Result) -> None:

@@ -15,7 +15,7 @@ from resnet_tpu.checkpoints import folders, reading
 from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config
-from resnet_tpu.parallel import distributed
+from resnet_tpu.parallel import meshes
 from resnet_tpu.reports.metrics import read_metrics
 from resnet_tpu.serving.export.bundle import open_bundle
 from resnet_tpu.serving.export.classifier import load_classifier
@@ -77,7 +77,7 @@ def test_a_run_resumed_is_the_run_that_never_stopped(
 
 
 def test_the_average_is_what_is_evaluated_and_exported(tiny: Tiny, averaged: Path, tmp_path: Path) -> None:
-    mesh = distributed.make_mesh(1)
+    mesh = meshes.make_mesh(1)
     config = tiny(averaged, **OPTIONS, export_dir=str(tmp_path / "exports"), export_forms="stablehlo")
     average, raw = (load_trained(str(averaged), mesh, moving_average=kept) for kept in (True, False))
     recorded = [row for row in read_metrics(str(averaged)) if row["split"] == "eval" and row["step"] == 7][-1]
@@ -116,4 +116,4 @@ def test_an_average_that_is_no_longer_wanted_is_left(
         train(tiny(tmp_path, **(OPTIONS | {"moving_average_decay": 0.0}), train_steps=8))
     assert "moving_average_decay 0.6 -> 0.0" in caplog.text
     names = reading.load_named(str(tmp_path / folders.CHECKPOINTS / "8"), ("params", "momentum"))
-    assert len(names) == 2 * len(jax.tree.leaves(load_trained(str(tmp_path), distributed.make_mesh(1)).params))
+    assert len(names) == 2 * len(jax.tree.leaves(load_trained(str(tmp_path), meshes.make_mesh(1)).params))

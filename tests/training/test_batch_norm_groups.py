@@ -7,7 +7,7 @@ import pytest
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.from_options import create_network
 from resnet_tpu.options.config import Config, ModelConfig
-from resnet_tpu.parallel import distributed
+from resnet_tpu.parallel import division, meshes, placement
 from resnet_tpu.training.maths.step import normalize
 
 MODEL = Config().replace(resnet_depth=8, resnet_width=4, bn_momentum=0.9, precision="float32").model
@@ -27,16 +27,16 @@ def stem_by_hand(images: np.ndarray, kernel: np.ndarray) -> np.ndarray:
 )
 def test_the_statistics_are_those_of_each_group_by_hand(scope: str, size: int, groups: int) -> None:
     model = Config(model=MODEL).replace(batch_norm_scope=scope, batch_norm_group_size=size).model
-    mesh = distributed.make_mesh(DEVICES)
-    assert distributed.batch_norm_groups(model, mesh.devices.size) == groups
+    mesh = meshes.make_mesh(DEVICES)
+    assert division.batch_norm_groups(model, mesh.devices.size) == groups
     network = create_network(model, num_classes=3, image_size=SIZE, batch_norm_groups=groups)
     params, batch_stats = network.init(0)
     rng = np.random.default_rng(0)
     brightness = np.arange(1, BATCH + 1)[:, None, None, None] / BATCH  # so that groups differ
     images = (rng.uniform(0, 256, (BATCH, SIZE, SIZE, 3)) * brightness).astype(np.uint8)
-    on_devices = distributed.put_batch({"image": images}, mesh)["image"]
+    on_devices = placement.put_batch({"image": images}, mesh)["image"]
     run = jax.jit(lambda params, stats, x: network.apply(params, stats, normalize(x, model), train=True)[1])
-    after = run(*distributed.put_replicated((params, batch_stats), mesh), on_devices)["stem"]["norm"]
+    after = run(*placement.put_replicated((params, batch_stats), mesh), on_devices)["stem"]["norm"]
 
     kernel = np.asarray(params["stem"]["conv"]["kernel"])
     parts = np.split(stem_by_hand(images, kernel), groups)
@@ -60,4 +60,4 @@ def test_the_statistics_are_those_of_each_group_by_hand(scope: str, size: int, g
 def test_groups_that_do_not_come_out_even_are_refused(options: dict[str, object], message: str) -> None:
     model: ModelConfig = Config(model=MODEL).replace(**options).model
     with pytest.raises(UserError, match=message):
-        distributed.batch_norm_groups(model, DEVICES)
+        division.batch_norm_groups(model, DEVICES)

@@ -22,7 +22,7 @@ from resnet_tpu.checkpoints import folders, reading
 from resnet_tpu.errors import NonFiniteError, UserError
 from resnet_tpu.options.config import Config
 from resnet_tpu.options.run_file import write_description
-from resnet_tpu.parallel.distributed import DeviceBatch
+from resnet_tpu.parallel.placement import DeviceBatch
 from resnet_tpu.reports.metrics import MetricsWriter, read_metrics
 from resnet_tpu.training import loop
 from resnet_tpu.training.dry_run import dry_run

@@ -14,7 +14,7 @@ import resnet_tpu
 from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.models.from_options import network_of
 from resnet_tpu.options.config import Config
-from resnet_tpu.parallel import distributed
+from resnet_tpu.parallel import meshes
 from resnet_tpu.training.compiler_options import required_options_for
 from resnet_tpu.training.inference.evaluate import evaluate
 from resnet_tpu.training.inference.predict import predict_source
@@ -60,7 +60,7 @@ def test_the_environment_decides_where_it_says_something(monkeypatch: pytest.Mon
 
 def test_evaluation_and_prediction_in_bfloat16_are_float32_but_for_rounding() -> None:
     """ResNet-18 with the stem for small images once gave NaN on a CPU, from a sound checkpoint."""
-    mesh = distributed.make_mesh(1)
+    mesh = meshes.make_mesh(1)
     config = Config().replace(
         data_dir="synthetic", num_label_classes=5, num_eval_images=8, eval_batch_size=8, image_size=32,
         resnet_depth=18, resnet_width=8, num_cores=1,
@@ -95,7 +95,7 @@ def test_every_program_says_how_it_is_compiled() -> None:
         and "compiler_options" not in {keyword.arg for keyword in node.keywords}
     }  # fmt: skip
     assert silent == {
-        "parallel/distributed.py: jax.jit(jnp.sum, out_shardings=replicated(mesh))",
+        "parallel/meshes.py: jax.jit(jnp.sum, out_shardings=replicated(mesh))",
         "serving/export/stablehlo.py: jax.jit(apply)",
         "training/compiler_options.py: jax.jit(lambda x: x)",
     }

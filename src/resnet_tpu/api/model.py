@@ -23,7 +23,7 @@ from resnet_tpu.models.from_options import network_of
 from resnet_tpu.models.network import Network
 from resnet_tpu.options.config import Config
 from resnet_tpu.options.fields import expand_home
-from resnet_tpu.parallel import distributed
+from resnet_tpu.parallel import meshes, startup
 from resnet_tpu.reports.finite import check_finite
 from resnet_tpu.reports.predictions import Predictions
 from resnet_tpu.serving.export.bundle import find_bundle, open_bundle
@@ -126,7 +126,7 @@ def load_model(source: str | os.PathLike[str], *, precision: Precision | None = 
     path = expand_home(source)
     if bundle := find_bundle(path):
         return _load_bundle(bundle)
-    distributed.start_jax(use_tpu=True)
+    startup.start_jax(use_tpu=True)
     if (found := locate(path)).kind == "ours":
         return _load_checkpoint(path, found.path, precision)
     config, arrays, class_names = open_network(path)
@@ -138,7 +138,7 @@ def load_model(source: str | os.PathLike[str], *, precision: Precision | None = 
 
 def _load_checkpoint(path: str, checkpoint: str, precision: Precision | None) -> Model:
     averages = config_of(reading.read_meta(checkpoint)).eval.export_moving_average  # as `predict` does with this run
-    trained = load_trained(checkpoint, distributed.mesh_of(jax.devices()[:1]), moving_average=averages)
+    trained = load_trained(checkpoint, meshes.mesh_of(jax.devices()[:1]), moving_average=averages)
     config = trained.config.replace(precision=precision or trained.config.model.precision)
     network = network_of(config)
     return Model(

@@ -31,7 +31,7 @@ from resnet_tpu.checkpoints.orbax_calls import ocp
 from resnet_tpu.errors import UserError, describe, is_lack_of_memory
 from resnet_tpu.models.arrays import Arrays, leaves
 from resnet_tpu.models.network import Network
-from resnet_tpu.parallel import distributed
+from resnet_tpu.parallel import placement
 from resnet_tpu.storage import buckets, disks
 from resnet_tpu.storage.checked_json import as_kind
 
@@ -151,7 +151,7 @@ def load_all(path: str, collections: Sequence[str] | None = None) -> Checkpoint:
     stored, packed = _stored(path)
     shapes = sparse.described(stored, packed)
     wanted = {name: shapes[name] for name in collections or shapes}
-    checkpoint = _load(path, distributed.with_sharding(wanted, sparse.here()), stored, packed)
+    checkpoint = _load(path, placement.with_sharding(wanted, sparse.here()), stored, packed)
     return dataclasses.replace(checkpoint, arrays=jax.tree.map(np.asarray, checkpoint.arrays))
 
 

@@ -12,7 +12,7 @@ from typing import Literal
 from resnet_tpu import storage
 from resnet_tpu.data.pixels import native
 from resnet_tpu.errors import UserError, first_line
-from resnet_tpu.parallel import distributed
+from resnet_tpu.parallel import startup
 from resnet_tpu.system import c_libraries, machine
 
 GIB = 2**30
@@ -70,7 +70,7 @@ def _devices(*, use_tpu: bool) -> Iterator[Check]:
     import jax
 
     try:
-        distributed.start_jax(use_tpu=use_tpu)
+        startup.start_jax(use_tpu=use_tpu)
         devices = jax.local_devices()
     except UserError as error:  # about the folder of the compilation cache
         yield Check("devices", "JAX", "broken", f"{error.what}: got {error.got}", error.do)

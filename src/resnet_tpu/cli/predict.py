@@ -74,7 +74,7 @@ def predict(given: Given) -> None:
 
 
 def _predict_with_bundle(path: str, images: Sequence[str], options: PredictOptions, given: Mapping[str, Any]) -> None:
-    from resnet_tpu.parallel import distributed
+    from resnet_tpu.parallel import startup
     from resnet_tpu.serving.export.bundle import open_bundle
     from resnet_tpu.serving.export.predict import predict_with_bundle
 
@@ -83,7 +83,7 @@ def _predict_with_bundle(path: str, images: Sequence[str], options: PredictOptio
         raise UserError("export_moving_average", given["export_moving_average"], "no choice: a bundle has one", do)
     bundle = open_bundle(path)
     config = configure(given, without_old_counts(Layer(path, bundle.config.flat()), given))
-    distributed.start_jax(use_tpu=config.run.use_tpu)
+    startup.start_jax(use_tpu=config.run.use_tpu)
     predict_with_bundle(bundle, config, images, form=options.form, **_how(options))
 
 

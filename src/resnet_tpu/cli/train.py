@@ -160,7 +160,7 @@ def _options_of_recipe(config: Config) -> Layer | None:
     from resnet_tpu.checkpoints import tf1
     from resnet_tpu.data.sources.data_dir import open_source
     from resnet_tpu.models.option_checks import check_options
-    from resnet_tpu.parallel import distributed, rendezvous
+    from resnet_tpu.parallel import rendezvous, startup
     from resnet_tpu.recipes.choice import choose
 
     run, data = config.run, config.data
@@ -174,7 +174,7 @@ def _options_of_recipe(config: Config) -> Layer | None:
             )
         return None
     check_options(config)  # reports mistakes before looking for the data
-    distributed.start_jax(use_tpu=run.use_tpu)
+    startup.start_jax(use_tpu=run.use_tpu)
     num_images = data.num_train_images or len(open_source(data, "train"))
     device = jax.default_backend()
     choice = choose(num_images, device=device, has_weights=bool(config.train.resnet_checkpoint))

@@ -26,7 +26,7 @@ import jax
 
 from resnet_tpu.errors import LostProcessError, UserError, describe, first_line
 from resnet_tpu.options.config import RunConfig
-from resnet_tpu.parallel import distributed
+from resnet_tpu.parallel import meshes, startup
 from resnet_tpu.parallel.rendezvous import meet
 from resnet_tpu.system.failures import as_user_error
 
@@ -191,13 +191,13 @@ def process_group() -> ProcessGroup | None:
 
 @contextlib.contextmanager
 def connected(run: RunConfig) -> Iterator[None]:
-    """Runs the block on the devices that the options ask for (see `distributed.start_jax`), with any other processes.
+    """Runs the block on the devices that the options ask for (see `startup.start_jax`), with any other processes.
 
     Enter it before anything touches a device; the processes stay connected until the program ends. An error in the
     block ends all processes; one caused by the loss of another process becomes LostProcessError. Raises UserError for
     invalid options, and when the others do not connect within `coordinator_timeout`.
     """
-    distributed.start_jax(use_tpu=run.use_tpu)
+    startup.start_jax(use_tpu=run.use_tpu)
     if _group is None:
         _connect(run)
     group = process_group()
@@ -226,9 +226,9 @@ def _open_channels(run: RunConfig) -> None:
     long before one that has to compile it.
     """
     agree({"num_cores": run.num_cores}, "Start all with the same options.")
-    mesh = distributed.make_mesh(run.num_cores)
+    mesh = meshes.make_mesh(run.num_cores)
     if mesh.devices.flat[0].platform == "cpu":
-        distributed.add_up(mesh)
+        meshes.add_up(mesh)
 
 
 def agree(values: Mapping[str, Any], do: str) -> None:

@@ -22,7 +22,7 @@ from resnet_tpu.models.architecture import EPSILON, Architecture
 from resnet_tpu.models.arrays import Arrays, require_finite
 from resnet_tpu.models.from_options import network_of, resolve_architecture
 from resnet_tpu.options.config import Config
-from resnet_tpu.parallel import distributed
+from resnet_tpu.parallel import startup
 from resnet_tpu.pruning.sizes import Size, size_of
 from resnet_tpu.reports.finite import check_finite
 from resnet_tpu.training.compiler_options import required_options_for
@@ -53,7 +53,7 @@ def compact_checkpoint(source: str, target: str, *, multiple_of: int = 1) -> Com
     """Writes the network of a checkpoint, or of the newest one of a model_dir, as a new model_dir; see `compact`."""
     check_target(target, "model_dir")
     path = reading.find(source)
-    distributed.start_jax(use_tpu=config_of(reading.read_meta(path)).run.use_tpu)
+    startup.start_jax(use_tpu=config_of(reading.read_meta(path)).run.use_tpu)
     checkpoint = reading.load_all(path)
     require_finite(checkpoint.arrays, f"step {checkpoint.step} in {source}", "Take an earlier checkpoint.")
     config, arrays = compact(checkpoint, multiple_of=multiple_of)

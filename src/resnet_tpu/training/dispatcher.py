@@ -11,7 +11,7 @@ from typing import Any
 
 import jax
 
-from resnet_tpu.parallel.distributed import DeviceBatch
+from resnet_tpu.parallel.placement import DeviceBatch
 from resnet_tpu.training.input_wait import InputWait
 from resnet_tpu.training.maths.step import TrainStep
 from resnet_tpu.training.point import Point

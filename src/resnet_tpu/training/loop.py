@@ -21,7 +21,7 @@ from resnet_tpu.data.sources.source import Source
 from resnet_tpu.errors import NonFiniteError
 from resnet_tpu.options.config import Config, require_config
 from resnet_tpu.options.run_file import write_description
-from resnet_tpu.parallel import distributed, hosts
+from resnet_tpu.parallel import hosts, placement
 from resnet_tpu.reports.metrics import MetricsWriter, evaluation_at, own_evaluations, read_metrics
 from resnet_tpu.reports.progress import TrainingProgress
 from resnet_tpu.reports.run_curves import draw_curves
@@ -43,6 +43,7 @@ from resnet_tpu.training.point import Point
 from resnet_tpu.training.profiler import Profiler
 from resnet_tpu.training.run import check_start, keep_earlier_steps, open_run, resolve_order
 from resnet_tpu.training.start import find_start, resolve_initial_weights
+from resnet_tpu.training.steps_in_flight import steps_ahead
 
 log = logging.getLogger(__name__)
 
@@ -183,8 +184,8 @@ class Trainer:
             self._open_loader() as loader,
         ):
             is_basic = self.config.data.input_pipeline == "basic"  # nothing overlaps
-            ahead = 0 if is_basic else distributed.steps_ahead(self.mesh)
-            batches = distributed.prefetch(loader, self.mesh, ahead=0 if is_basic else 2)
+            ahead = 0 if is_basic else steps_ahead(self.mesh)
+            batches = placement.prefetch(loader, self.mesh, ahead=0 if is_basic else 2)
             reports = LoopReports(
                 self.config, point, writer=writer, loader=loader, progress=progress, input_wait=input_wait
             )

@@ -14,7 +14,7 @@ from resnet_tpu.data.sources.source import Source
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.option_checks import check_options
 from resnet_tpu.options.config import Config
-from resnet_tpu.parallel import distributed, hosts
+from resnet_tpu.parallel import division, hosts, meshes
 from resnet_tpu.training.maths.lengths import kept_steps
 from resnet_tpu.training.maths.network import network_on
 from resnet_tpu.training.maths.step import train_step_of
@@ -51,8 +51,8 @@ def open_run(config: Config) -> tuple[Config, Source, Source | None, Mesh]:
     validation = open_source(config.data, "validation") if config.run.mode == "train_and_eval" else None
     if validation is not None:
         check_classes(config.data.location, validation.class_names, source.class_names)
-    mesh = distributed.make_mesh(config.run.num_cores)
-    distributed.check_batch_divides(config, mesh.devices.size)
+    mesh = meshes.make_mesh(config.run.num_cores)
+    division.check_batch_divides(config, mesh.devices.size)
     return fill_in_counts(config, source), source, validation, mesh
 
 

@@ -23,7 +23,7 @@ from resnet_tpu.models.arrays import Arrays
 from resnet_tpu.models.network import Network
 from resnet_tpu.options.config import Config, OptimizerConfig
 from resnet_tpu.options.run_file import read_run
-from resnet_tpu.parallel import distributed, hosts
+from resnet_tpu.parallel import hosts, meshes, placement
 from resnet_tpu.training.maths.state import TrainState, create_state, start_state
 from resnet_tpu.training.point import Point
 
@@ -97,7 +97,7 @@ def find_start(
     """
     shapes = _shapes(config, network, checkpoints)
     try:
-        checkpoint = checkpoints.restore(distributed.with_sharding(shapes.to_arrays(), distributed.replicated(mesh)))
+        checkpoint = checkpoints.restore(placement.with_sharding(shapes.to_arrays(), meshes.replicated(mesh)))
     except UserError:
         check_newest(config, network, checkpoints, class_names)  # names the classes, where shapes only count them
         raise
@@ -121,7 +121,7 @@ def find_start(
     else:
         state = create_state(network, config.optimizer, config.train.seed)
     step = int(state.step)
-    return Point(distributed.put_replicated(state, mesh), step, step * config.train.train_batch_size, class_names)
+    return Point(placement.put_replicated(state, mesh), step, step * config.train.train_batch_size, class_names)
 
 
 def _read_original(network: Network, config: OptimizerConfig, prefix: str) -> Arrays:

@@ -5,8 +5,18 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import jax
+from jax.sharding import Mesh
 
-from resnet_tpu.parallel import distributed
+from resnet_tpu.parallel import placement
+
+
+def steps_ahead(mesh: Mesh) -> int:
+    """How many steps the host may be ahead of the devices.
+
+    Enough that the devices never wait for Python, but not so many that batches fill their memory. 0 for several virtual
+    CPU devices, which deadlock when several collectives are in flight.
+    """
+    return 0 if mesh.devices.size > 1 and mesh.devices.flat[0].platform == "cpu" else 4
 
 
 class StepsInFlight:
@@ -25,13 +35,13 @@ class StepsInFlight:
         """Yields every step except the newest `keep`, with its metrics, once it has ended."""
         while len(self._steps) > keep:
             step, metrics = self._steps.popleft()
-            yield step, {name: distributed.gather(value) for name, value in metrics.items()}
+            yield step, {name: placement.gather(value) for name, value in metrics.items()}
 
 
 def paced(steps: Iterable[Mapping[str, jax.Array]], keep: int) -> Iterator[dict[str, Any]]:
     """Dispatches steps and yields their metrics in order; dispatches none while more than `keep` are unfinished.
 
-    keep: see `distributed.steps_ahead`. With several processes, every one must iterate over all of it.
+    keep: see `steps_ahead`. With several processes, every one must iterate over all of it.
     """
     flight = StepsInFlight()
     for step, outputs in enumerate(steps):

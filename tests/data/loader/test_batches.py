@@ -28,7 +28,7 @@ from resnet_tpu.data.sources.subset import evenly_spaced
 from resnet_tpu.data.sources.tfrecords import RecordSource
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import DataConfig
-from resnet_tpu.parallel import distributed
+from resnet_tpu.parallel import meshes, placement
 
 SIZE = 16
 
@@ -162,13 +162,13 @@ def test_batches_keep_what_they_hold(records: Path) -> None:
 
 @pytest.mark.parametrize("devices", [1, 8])
 def test_jax_may_keep_the_memory_of_a_batch(records: Path, devices: int) -> None:
-    data, mesh = config(records, image_size=64), distributed.make_mesh(devices)
+    data, mesh = config(records, image_size=64), meshes.make_mesh(devices)
     source = open_source(data, "train")
     with train_batches(source, data, batch_size=64, seed=1) as batches:
-        on_device = [distributed.put_batch(next(batches), mesh) for _ in range(4)]
+        on_device = [placement.put_batch(next(batches), mesh) for _ in range(4)]
         expected = take(train_batches(source, data, batch_size=64, seed=1), 4)
         for _ in range(12):
-            distributed.put_batch(next(batches), mesh)
+            placement.put_batch(next(batches), mesh)
     assert_same([{name: np.asarray(array) for name, array in batch.items()} for batch in on_device], expected)
 
 

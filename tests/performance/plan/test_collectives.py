@@ -27,7 +27,7 @@ LIBTPUS = [Path(path).resolve() for path in os.environ.get("LIBTPUS", "").split(
 PROGRAM = """
 import dataclasses, json, re, sys
 from resnet_tpu.options.config import Config
-from resnet_tpu.parallel.distributed import mesh_of
+from resnet_tpu.parallel.meshes import mesh_of
 from resnet_tpu.models.architecture import ARCHITECTURES
 from resnet_tpu.performance.plan.compiler import devices_of, libtpu_version
 from resnet_tpu.performance.plan.lowering import lower_eval_step, lower_train_step

@@ -12,7 +12,7 @@ import pytest
 
 from resnet_tpu.models.architecture import ARCHITECTURES
 from resnet_tpu.options.config import Config
-from resnet_tpu.parallel.distributed import mesh_of
+from resnet_tpu.parallel.meshes import mesh_of
 from resnet_tpu.performance.plan import compiler
 from resnet_tpu.performance.plan.compiler import OutOfMemory, compile_step, compiler_of, devices_of
 from resnet_tpu.performance.plan.hlo import COLLECTIVES

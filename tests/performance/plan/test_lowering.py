@@ -2,7 +2,7 @@ import jax
 import pytest
 
 from resnet_tpu.options.config import Config
-from resnet_tpu.parallel.distributed import mesh_of
+from resnet_tpu.parallel.meshes import mesh_of
 from resnet_tpu.performance.plan.lowering import eval_batch_size, lower_eval_step, lower_train_step
 from resnet_tpu.performance.plan.plan import resolve_counts
 

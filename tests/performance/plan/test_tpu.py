@@ -15,7 +15,7 @@ from resnet_tpu.models.architecture import ARCHITECTURES
 from resnet_tpu.models.flops import parameter_shapes
 from resnet_tpu.models.from_options import network_of
 from resnet_tpu.options.config import Config
-from resnet_tpu.parallel.distributed import mesh_of
+from resnet_tpu.parallel.meshes import mesh_of
 from resnet_tpu.performance.plan.compiler import OutOfMemory, compile_step, devices_of
 from resnet_tpu.performance.plan.lowering import lower_eval_step, lower_train_step
 from resnet_tpu.performance.plan.plan import plan, resolve_counts

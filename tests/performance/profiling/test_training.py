@@ -154,7 +154,7 @@ def test_libtpu_without_a_tpu_is_left_alone(tmp_path: Path) -> None:
 
 @pytest.mark.tpu
 def test_libtpu_without_a_tpu_is_an_error_and_no_crash(tmp_path: Path) -> None:
-    loaded = "from resnet_tpu.parallel import distributed; distributed.has_tpu = lambda: True; "  # as if one had it
+    loaded = "from resnet_tpu.parallel import startup; startup.has_tpu = lambda: True; "  # as if one had it
     done = profile_with_libtpu(
         f"{loaded}import sys; from resnet_tpu import cli; sys.exit(cli.main(sys.argv[1:]))", tmp_path
     )

@@ -11,7 +11,7 @@ import pytest
 from resnet_tpu.models.arrays import Arrays
 from resnet_tpu.models.from_options import create_network
 from resnet_tpu.options.config import Config
-from resnet_tpu.parallel import distributed
+from resnet_tpu.parallel import meshes
 from resnet_tpu.training.inference.trained import Trained, load_trained
 from resnet_tpu.training.loop import train
 
@@ -34,7 +34,7 @@ def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def trained(model_dir: Path) -> Trained:
     """The newest checkpoint of that training."""
-    return load_trained(str(model_dir), distributed.make_mesh(1))
+    return load_trained(str(model_dir), meshes.make_mesh(1))
 
 
 @pytest.fixture(scope="session")

@@ -21,7 +21,7 @@ from PIL import Image
 from resnet_tpu.data.pixels.decode import eval_image
 from resnet_tpu.models.from_options import create_network
 from resnet_tpu.options.config import Config
-from resnet_tpu.parallel import distributed
+from resnet_tpu.parallel import meshes
 from resnet_tpu.serving.export.bundle import Form, open_bundle, write_bundle
 from resnet_tpu.serving.export.classifier import load_classifier
 from resnet_tpu.serving.export.fold import fold
@@ -63,7 +63,7 @@ def write_small_bundle(folder: Path, pixels: np.ndarray) -> None:
     )
     network = create_network(config.model, num_classes=len(CLASSES), image_size=SIZE)
     params, batch_stats = network.init(0)
-    mesh = distributed.make_mesh(1)
+    mesh = meshes.make_mesh(1)
     folded = fold(Trained("", 3, config, CLASSES, network, params, batch_stats, mesh))
     session = onnxruntime.InferenceSession(write_onnx(folded)["model.onnx"])
     logits = np.asarray(session.run(["logits"], {"images": pixels})[0])

@@ -180,11 +180,11 @@ def test_what_a_kill_leaves_of_a_checkpoint_is_no_checkpoint(bucket: Bucket, nea
 # from TensorStore, whose other reads end after Orbax's event loop
 COMPILE = """
 import jax
-from resnet_tpu.parallel import distributed
+from resnet_tpu.parallel import startup
 from resnet_tpu.system.program import run_program
 
 def work(_):
-    distributed.start_jax(use_tpu=False)
+    startup.start_jax(use_tpu=False)
     print(jax.jit(lambda x: 3 * x)(2))
 
 raise SystemExit(run_program(work))

@@ -19,7 +19,7 @@ from resnet_tpu.errors import UserError
 from resnet_tpu.models.arrays import Arrays
 from resnet_tpu.options.config import Config
 from resnet_tpu.options.run_file import read_run
-from resnet_tpu.parallel import distributed
+from resnet_tpu.parallel import meshes
 from resnet_tpu.reports.events import read_events
 from resnet_tpu.reports.metrics import evaluation_at, read_metrics
 from resnet_tpu.training.agreement import agree_on
@@ -33,7 +33,7 @@ from resnet_tpu.training.steps_in_flight import StepsInFlight
 
 @pytest.mark.parametrize("devices", [1, 8])
 def test_37_images_count_37_whatever_the_batch(trained_dir: Path, devices: int) -> None:
-    mesh = distributed.make_mesh(devices)
+    mesh = meshes.make_mesh(devices)
     trained = load_trained(str(trained_dir), mesh)
     # the network is unsure about noise, so the weight of every image shows in the result
     config = trained.config.replace(data_dir="synthetic", num_eval_images=37)
@@ -69,7 +69,7 @@ def test_37_images_count_37_whatever_the_batch(trained_dir: Path, devices: int) 
 def test_an_evaluation_is_no_further_ahead_of_the_device_than_a_training(
     trained_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    mesh = distributed.make_mesh(1)
+    mesh = meshes.make_mesh(1)
     trained = load_trained(str(trained_dir), mesh)
     config = trained.config.replace(data_dir="synthetic", num_eval_images=37, eval_batch_size=4)
     source = open_source(config.data, "validation")
@@ -89,7 +89,7 @@ def test_an_evaluation_is_no_further_ahead_of_the_device_than_a_training(
             yield landed
 
     monkeypatch.setattr(StepsInFlight, "land", counting_land)
-    monkeypatch.setattr(distributed, "steps_ahead", lambda _: 3)
+    monkeypatch.setattr("resnet_tpu.training.inference.evaluate.steps_ahead", lambda _: 3)
     evaluate(counting_step, trained.params, trained.batch_stats, source, config, mesh, step=trained.step)
     assert most == [1, 2, 3, 4, 4, 4, 4, 4, 4, 4]
 
@@ -217,19 +217,19 @@ def test_a_checkpoint_that_is_deleted_while_it_is_read_is_passed_over_for_the_ne
         return load(path, shapes)
 
     monkeypatch.setattr(reading, "load", load_late)
-    assert load_trained(str(tmp_path), distributed.make_mesh(1)).step == int(last.name) + 1
+    assert load_trained(str(tmp_path), meshes.make_mesh(1)).step == int(last.name) + 1
     shutil.rmtree(first / "arrays")
     with pytest.raises(reading.DamagedCheckpointError):  # named explicitly: it exists, but stays damaged
-        load_trained(str(first), distributed.make_mesh(1))
+        load_trained(str(first), meshes.make_mesh(1))
     (last.with_name("99999") / "meta").mkdir(parents=True)  # left by an interrupted copy
     with pytest.raises(reading.DamagedCheckpointError):
-        load_trained(str(tmp_path), distributed.make_mesh(1))
+        load_trained(str(tmp_path), meshes.make_mesh(1))
 
 
 def test_several_processes_may_see_a_training_add_a_checkpoint_meanwhile(
     trained_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = load_trained(str(trained_dir), distributed.make_mesh(1)).config
+    config = load_trained(str(trained_dir), meshes.make_mesh(1)).config
     source = open_source(config.data, "validation")
     agreed: list[set[str]] = []
     monkeypatch.setattr("resnet_tpu.training.agreement.hosts.process_group", lambda: True)

@@ -22,7 +22,7 @@ from resnet_tpu.kernels.fused import FUSED
 from resnet_tpu.models import layers
 from resnet_tpu.models.kernel_table import PLAIN, Kernels
 from resnet_tpu.options.config import Config
-from resnet_tpu.parallel import distributed
+from resnet_tpu.parallel import meshes
 from resnet_tpu.training.inference.trained import load_trained
 from resnet_tpu.training.kernel_choice import resolve, tune
 from resnet_tpu.training.kernel_choice import setting as kernel_setting
@@ -33,7 +33,7 @@ from resnet_tpu.training.kernel_choice.setting import KernelSetting, setting_fro
 from resnet_tpu.training.kernel_choice.tune import Trial, fastest
 from resnet_tpu.training.loop import train
 
-CPU = distributed.mesh_of(jax.devices("cpu")[:1])
+CPU = meshes.mesh_of(jax.devices("cpu")[:1])
 OPTIONS = {
     "data_dir": "null", "resnet_depth": 8, "resnet_width": 4, "image_size": 32, "train_batch_size": 8,
     "num_label_classes": 4, "num_train_images": 32, "precision": "float32", "num_cores": 1,

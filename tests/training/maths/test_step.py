@@ -13,8 +13,8 @@ from resnet_tpu.models.arrays import Arrays
 from resnet_tpu.models.from_options import create_network
 from resnet_tpu.models.network import Network
 from resnet_tpu.options.config import Config, ModelConfig, OptimizerConfig
-from resnet_tpu.parallel import distributed
-from resnet_tpu.parallel.distributed import DeviceBatch
+from resnet_tpu.parallel import meshes, placement
+from resnet_tpu.parallel.placement import DeviceBatch
 from resnet_tpu.training.maths.loss import cross_entropy, l2
 from resnet_tpu.training.maths.mixing import mix
 from resnet_tpu.training.maths.network import network_on
@@ -82,12 +82,12 @@ def train(
     batches: list[DeviceBatch], *, start: int = START, num_devices: int = 1, **options: Any
 ) -> tuple[TrainState, list[dict[str, float]]]:
     """The state and metrics after a step on each batch, split over `num_devices`."""
-    mesh = distributed.make_mesh(num_devices)
+    mesh = meshes.make_mesh(num_devices)
     step = make_step(**options)
-    state = distributed.put_replicated(make_state(step=start), mesh)
+    state = placement.put_replicated(make_state(step=start), mesh)
     history = []
     for batch in batches:
-        state, metrics = step(state, distributed.put_batch({k: np.asarray(v) for k, v in batch.items()}, mesh))
+        state, metrics = step(state, placement.put_batch({k: np.asarray(v) for k, v in batch.items()}, mesh))
         history.append({name: float(value) for name, value in metrics.items()})
     return state, history
 
@@ -124,12 +124,12 @@ def test_the_groups_of_batch_norm_change_the_result() -> None:
 
 
 def test_statistics_of_a_replica_need_no_other_device() -> None:
-    mesh = distributed.make_mesh(8)
+    mesh = meshes.make_mesh(8)
 
     def collectives(groups: int) -> int:
         network = make_network(batch_norm_groups=groups)
-        arrays = distributed.put_replicated(make_state(), mesh)
-        images = distributed.put_batch({"image": np.asarray(make_batch()["image"])}, mesh)["image"]
+        arrays = placement.put_replicated(make_state(), mesh)
+        images = placement.put_batch({"image": np.asarray(make_batch()["image"])}, mesh)["image"]
         apply = jax.jit(lambda p, s, x: network.apply(p, s, normalize(x, network.model), train=True)[0])
         text = apply.lower(arrays.params, arrays.batch_stats, images).compile().as_text() or ""
         return sum(text.count(f"{name}(") for name in ("all-reduce", "all-gather", "all-to-all", "collective-permute"))
@@ -212,7 +212,7 @@ def test_every_step_seed_and_part_draws_anew() -> None:
 
 
 def test_runs_share_a_step_unless_they_differ_in_an_option_that_changes_it() -> None:
-    mesh = distributed.make_mesh(1)
+    mesh = meshes.make_mesh(1)
     config = CONFIG.replace(
         num_train_images=32, num_label_classes=4, image_size=SIZE, train_batch_size=8, train_steps=9
     )

@@ -11,7 +11,7 @@ from resnet_tpu.checkpoints.targets import write_model_dir
 from resnet_tpu.models.arrays import Arrays
 from resnet_tpu.models.from_options import network_of
 from resnet_tpu.options.config import Config
-from resnet_tpu.parallel import distributed
+from resnet_tpu.parallel import startup
 from resnet_tpu.serving.export.export import export_run
 
 
@@ -21,7 +21,7 @@ def make_bundle(config: Config, folder: Path, class_names: Sequence[str]) -> str
     config: options of the network, the images and the export; the data are needed only for int8. Weights are
     initialised as for training. Raises UserError when a form cannot be written.
     """
-    distributed.start_jax(use_tpu=False)
+    startup.start_jax(use_tpu=False)
     config = config.replace(
         num_label_classes=len(class_names), precision="float32", mode="train", num_cores=1,
         model_dir=str(folder / "model"), export_dir=str(folder / "exported"),

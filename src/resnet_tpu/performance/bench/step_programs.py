@@ -93,11 +93,11 @@ def choose_ours(case: Case, precision: str) -> "tuple[Config, Mesh, KernelSettin
     """The options, device and kernels of resnet-tpu, as `train` would choose them here."""
     import jax
 
-    from resnet_tpu.parallel import distributed
+    from resnet_tpu.parallel import meshes, startup
     from resnet_tpu.training.kernel_choice.resolve import resolve_kernels
 
-    distributed.start_jax(use_tpu=True)
-    config, mesh = case.config(precision), distributed.mesh_of(jax.devices()[:1])
+    startup.start_jax(use_tpu=True)
+    config, mesh = case.config(precision), meshes.mesh_of(jax.devices()[:1])
     return config, mesh, resolve_kernels(config, mesh, None)
 
 

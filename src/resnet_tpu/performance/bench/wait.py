@@ -22,8 +22,8 @@ import numpy as np
 
 from resnet_tpu.options.config import Config
 from resnet_tpu.options.fields import option
-from resnet_tpu.parallel import distributed
-from resnet_tpu.parallel.distributed import DeviceBatch
+from resnet_tpu.parallel import startup
+from resnet_tpu.parallel.placement import DeviceBatch
 from resnet_tpu.performance.bench import child, compare, record
 from resnet_tpu.performance.bench.compare import Outputs
 from resnet_tpu.performance.bench.figures import Bar, Grid, show, write_bars
@@ -179,7 +179,7 @@ def _train(run: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _describe_device(use_tpu: bool) -> dict[str, str]:
-    distributed.start_jax(use_tpu=use_tpu)
+    startup.start_jax(use_tpu=use_tpu)
     return {"platform": jax.default_backend(), "kind": jax.devices()[0].device_kind}
 
 

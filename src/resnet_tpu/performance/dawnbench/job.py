@@ -18,7 +18,7 @@ from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.option_checks import check_options
 from resnet_tpu.options.config import Config
-from resnet_tpu.parallel import distributed, hosts
+from resnet_tpu.parallel import hosts, startup
 from resnet_tpu.performance.dawnbench.options import DawnbenchOptions, write_job
 from resnet_tpu.performance.dawnbench.results import RESULTS, START, follow, started_at, verdict
 from resnet_tpu.system.program import run_program
@@ -170,7 +170,7 @@ def _evaluate_beside(config: Config, last_step: int) -> None:
     os.environ["TTY_COMPATIBLE"] = "0"  # else its progress bars would overwrite those of training
 
     def work(_: object) -> None:
-        distributed.start_jax(use_tpu=config.run.use_tpu)
+        startup.start_jax(use_tpu=config.run.use_tpu)
         _evaluate(config, last_step)
 
     sys.exit(run_program(work, []))

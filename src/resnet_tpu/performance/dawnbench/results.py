@@ -11,7 +11,7 @@ from resnet_tpu import storage
 from resnet_tpu.checkpoints import folders, reading
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config
-from resnet_tpu.parallel import distributed, hosts
+from resnet_tpu.parallel import hosts, meshes
 from resnet_tpu.reports.metrics import own_evaluations
 from resnet_tpu.training.inference.evaluate_run import evaluate_checkpoint
 from resnet_tpu.training.inference.trained import load_trained
@@ -44,7 +44,7 @@ def follow(config: Config, last_step: int, *, is_wanted: Callable[[], bool] = la
     returns False. Does not evaluate a checkpoint twice. `config` must contain the number of training images. Returns
     the rows of `results.tsv`. Raises DamagedCheckpointError.
     """
-    mesh = distributed.make_mesh(config.run.num_cores)
+    mesh = meshes.make_mesh(config.run.num_cores)
     folder = folders.folder_of(config.run.model_dir)
     rows = _known_rows(config, folder)
     patience = Patience(config.eval.eval_timeout)

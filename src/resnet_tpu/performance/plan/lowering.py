@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from resnet_tpu.options.config import Config
-from resnet_tpu.parallel import distributed
-from resnet_tpu.parallel.distributed import DeviceBatch
+from resnet_tpu.parallel import division, meshes, placement
+from resnet_tpu.parallel.placement import DeviceBatch
 from resnet_tpu.training.kernel_choice.setting import KernelSetting
 from resnet_tpu.training.maths.network import network_on
 from resnet_tpu.training.maths.state import start_state
@@ -24,7 +24,7 @@ def lower_train_step(config: Config, mesh: Mesh, setting: KernelSetting | None =
     network = network_on(mesh, config)
     step: Any = (setting.train_step if setting else train_step_of)(network, config, mesh)
     state = jax.eval_shape(functools.partial(start_state, config.optimizer), *network.shapes())
-    state = distributed.with_sharding(state, distributed.replicated(mesh))
+    state = placement.with_sharding(state, meshes.replicated(mesh))
     return step.lower(state, _batch(config, config.train.train_batch_size, mesh))
 
 
@@ -32,13 +32,13 @@ def lower_eval_step(config: Config, mesh: Mesh) -> jax.stages.Lowered:
     """One step of evaluation."""
     network = network_on(mesh, config)
     step: Any = make_eval_step(network, config.optimizer, device=mesh.devices.flat[0])
-    params, batch_stats = distributed.with_sharding(network.shapes(), distributed.replicated(mesh))
+    params, batch_stats = placement.with_sharding(network.shapes(), meshes.replicated(mesh))
     return step.lower(params, batch_stats, _batch(config, eval_batch_size(config, mesh.devices.size), mesh))
 
 
 def eval_batch_size(config: Config, devices: int) -> int:
     """Images of one step of evaluation: `eval_batch_size`, rounded up to a multiple of the devices."""
-    return distributed.round_up(config.eval.eval_batch_size, devices)
+    return division.round_up(config.eval.eval_batch_size, devices)
 
 
 def _batch(config: Config, batch_size: int, mesh: Mesh) -> DeviceBatch:
@@ -49,4 +49,4 @@ def _batch(config: Config, batch_size: int, mesh: Mesh) -> DeviceBatch:
         "label": jax.ShapeDtypeStruct((batch_size,), jnp.int32),
         "weight": jax.ShapeDtypeStruct((batch_size,), jnp.float32),
     }
-    return distributed.with_sharding(shapes, distributed.batch_sharding(mesh))
+    return placement.with_sharding(shapes, meshes.batch_sharding(mesh))

@@ -12,7 +12,7 @@ from resnet_tpu.models.flops import PASSES_PER_STEP, forward_flops
 from resnet_tpu.models.from_options import network_of
 from resnet_tpu.models.option_checks import check_options
 from resnet_tpu.options.config import Config, require_config
-from resnet_tpu.parallel import distributed
+from resnet_tpu.parallel import division, meshes
 from resnet_tpu.performance.plan.compiler import Estimate, OutOfMemory, compile_step, compiler_of, devices_of
 from resnet_tpu.performance.plan.host import Host
 from resnet_tpu.performance.plan.lowering import eval_batch_size, lower_eval_step, lower_train_step
@@ -163,10 +163,10 @@ def check_plan(config: Config, topology: Topology) -> None:
         raise UserError("mode", "predict", "train, eval or train_and_eval", "Plan eval: prediction is much the same.")
     devices = devices_used(config, topology)
     if devices < topology.devices:
-        distributed.check_num_cores(devices, topology.hosts)
-    distributed.batch_norm_groups(config.model, devices)
+        meshes.check_num_cores(devices, topology.hosts)
+    division.batch_norm_groups(config.model, devices)
     if config.run.mode != "eval":
-        distributed.check_batch_divides(config, devices)
+        division.check_batch_divides(config, devices)
 
 
 def devices_used(config: Config, topology: Topology) -> int:
@@ -231,7 +231,7 @@ class _Planner:
 
     def _compile(self, what: Literal["train", "eval"], batch_size: int, *, memory_only: bool = False) -> Estimate:
         per_device = batch_size // self.devices
-        mesh = distributed.mesh_of(devices_of(self._compiled_for)[: self.devices])
+        mesh = meshes.mesh_of(devices_of(self._compiled_for)[: self.devices])
         config = self._config.replace(**{f"{what}_batch_size": per_device * mesh.devices.size}, **_ANY_LENGTH)
         doing = f"looking for the memory of the {what} step" if memory_only else f"compiling the {what} step"
         with self._notice(f"{doing} for {self._compiled_for.name}, {per_device} images per device"):

@@ -11,7 +11,7 @@ from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.data.sources.source import Source
 from resnet_tpu.models.option_checks import check_options
 from resnet_tpu.options.config import Config, DataConfig
-from resnet_tpu.parallel import distributed
+from resnet_tpu.parallel import division, meshes, startup
 from resnet_tpu.performance.profiling.advice import Advice, InputFigures, Photos, Stage, advise
 from resnet_tpu.performance.profiling.rates import measure_decoder, measure_loader, measure_step, speed_of_run
 from resnet_tpu.performance.profiling.stages import REST, Sampled, sample_stages, time_hand_over
@@ -41,11 +41,11 @@ def profile_input(
     seconds: approximate time to measure each speed. Raises like `train` for options and data that do not fit.
     """
     check_options(config)
-    distributed.start_jax(use_tpu=config.run.use_tpu)
+    startup.start_jax(use_tpu=config.run.use_tpu)
     source = open_source(config.data, "train")
     config = fill_in_counts(config, source)
-    mesh = distributed.make_mesh(config.run.num_cores)
-    distributed.check_batch_divides(config, mesh.devices.size)
+    mesh = meshes.make_mesh(config.run.num_cores)
+    division.check_batch_divides(config, mesh.devices.size)
     log.info("The stages of the input, on %d images ...", num_images)  # first, while files are not yet cached
     batch_size, seed = config.train.train_batch_size, config.train.seed
     sampled = sample_stages(source, config.data, batch_size=batch_size, seed=seed, num_images=num_images)

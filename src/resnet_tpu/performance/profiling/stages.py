@@ -25,7 +25,7 @@ from resnet_tpu.data.records.tfrecord import RecordError
 from resnet_tpu.data.sources.source import RemoteSource, Sample, Source, as_remote, raise_if_damaged
 from resnet_tpu.data.sources.tfrecords import RecordSource
 from resnet_tpu.options.config import Config, DataConfig
-from resnet_tpu.parallel import distributed
+from resnet_tpu.parallel import placement
 from resnet_tpu.performance.profiling.advice import Stage
 from resnet_tpu.training.kernel_choice.random_inputs import random_rows
 
@@ -216,6 +216,6 @@ def time_hand_over(config: Config, mesh: Mesh) -> Stage:
     batch, spent = random_rows(config), []
     for _ in range(_TRANSFERS):
         begin = time.process_time()
-        jax.block_until_ready(distributed.put_batch(batch, mesh))
+        jax.block_until_ready(placement.put_batch(batch, mesh))
         spent.append(time.process_time() - begin)
     return Stage(HAND_OVER, 1e6 * statistics.median(spent) / len(batch["label"]))

@@ -10,7 +10,7 @@ from resnet_tpu.errors import UserError
 from resnet_tpu.models.flops import PASSES_PER_STEP, forward_flops
 from resnet_tpu.models.from_options import network_of
 from resnet_tpu.options.config import Config
-from resnet_tpu.parallel import distributed
+from resnet_tpu.parallel import meshes, startup
 from resnet_tpu.performance.plan.lowering import lower_train_step
 from resnet_tpu.performance.profiling.labels import labels_of, read_labels, write_labels
 from resnet_tpu.performance.profiling.peaks import find_peak
@@ -58,7 +58,7 @@ def profile_training(config: Config, *, steps: int) -> TrainProfile:
     Reads and changes nothing else in `model_dir`, and discards the trained network. The first steps are not traced.
     Raises like `train`.
     """
-    distributed.start_jax(use_tpu=config.run.use_tpu)
+    startup.start_jax(use_tpu=config.run.use_tpu)
     if not can_trace():
         raise UserError("Profiler", "libtpu without a TPU", "a TPU, or no libtpu", "Pass --use_tpu=False.")
     total = _WARM_UP + steps
@@ -70,7 +70,7 @@ def profile_training(config: Config, *, steps: int) -> TrainProfile:
         train(run.replace(model_dir=scratch))
         folder = publish(scratch, config.run.model_dir)
     run = fill_in_counts(run, open_source(run.data, "train"))
-    mesh = distributed.make_mesh(run.run.num_cores)
+    mesh = meshes.make_mesh(run.run.num_cores)
     trace = read_trace(path := find_trace(folder))
     labels = labels_of(lower_train_step(run, mesh, resolve_kernels(run, mesh, None)).compile().as_text() or "")
     write_labels(folder, labels, (event.name for lanes in trace.devices.values() for lane in lanes for event in lane))

@@ -15,7 +15,7 @@ from resnet_tpu.errors import UserError, listed
 from resnet_tpu.options.config import Config, DataConfig, require_config
 from resnet_tpu.options.overrides import Layer
 from resnet_tpu.options.run_file import model_dir_of, read_run
-from resnet_tpu.parallel import distributed, hosts
+from resnet_tpu.parallel import hosts, meshes
 from resnet_tpu.reports.metrics import MetricsWriter, evaluation_at
 from resnet_tpu.training.agreement import agree_on
 from resnet_tpu.training.inference.evaluate import evaluate, log_metrics
@@ -52,7 +52,7 @@ def evaluate_run(config: Config, *, watch: bool = False, train_steps: int | str 
         elif not is_alone:
             newest = reading.find(model_dir)  # its error says what is there instead
             storage.check_writable(model_dir, f"evaluate the checkpoint itself, {newest}: that records nothing")
-        mesh = distributed.make_mesh(config.run.num_cores)
+        mesh = meshes.make_mesh(config.run.num_cores)
         if is_alone or not watch:
             return evaluate_checkpoint(load_trained(model_dir, mesh), config)
         return _follow(config, mesh, train_steps)

@@ -9,10 +9,10 @@ from jax.sharding import Mesh
 from resnet_tpu.data.loader.batches import eval_batches
 from resnet_tpu.data.sources.source import Source
 from resnet_tpu.options.config import DataConfig
-from resnet_tpu.parallel import distributed
-from resnet_tpu.parallel.distributed import DeviceBatch
+from resnet_tpu.parallel import division, placement
+from resnet_tpu.parallel.placement import DeviceBatch
 from resnet_tpu.reports.progress import track
-from resnet_tpu.training.steps_in_flight import paced
+from resnet_tpu.training.steps_in_flight import paced, steps_ahead
 
 
 def one_pass(
@@ -29,7 +29,7 @@ def one_pass(
     batch_size: over all devices; capped at the number of images, then rounded up so that all devices get equally many.
     Padding in the last batch has weight 0. title: of the progress bar.
     """
-    batch_size = distributed.round_up(min(batch_size, len(source)), mesh.devices.size)
+    batch_size = division.round_up(min(batch_size, len(source)), mesh.devices.size)
     loader = eval_batches(
         source,
         data,
@@ -37,5 +37,5 @@ def one_pass(
         host_index=jax.process_index(),
         num_hosts=jax.process_count(),
     )
-    batches = track(distributed.prefetch(loader, mesh), title, total=-(-len(source) // batch_size))
-    return list(paced(map(step, batches), distributed.steps_ahead(mesh)))
+    batches = track(placement.prefetch(loader, mesh), title, total=-(-len(source) // batch_size))
+    return list(paced(map(step, batches), steps_ahead(mesh)))

@@ -22,7 +22,7 @@ from resnet_tpu.options.config import Config, DataConfig, require_config
 from resnet_tpu.options.fields import GivenPath, Option, expand_home
 from resnet_tpu.options.run_file import model_dir_of
 from resnet_tpu.parallel import hosts
-from resnet_tpu.parallel.distributed import DeviceBatch
+from resnet_tpu.parallel.placement import DeviceBatch
 from resnet_tpu.reports import prediction_report as report
 from resnet_tpu.reports.console import make_console
 from resnet_tpu.reports.finite import check_finite

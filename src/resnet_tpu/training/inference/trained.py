@@ -14,7 +14,7 @@ from resnet_tpu.models.arrays import Arrays, first_not_finite
 from resnet_tpu.models.from_options import network_of
 from resnet_tpu.models.network import Network
 from resnet_tpu.options.config import Config, DataConfig
-from resnet_tpu.parallel import distributed, hosts
+from resnet_tpu.parallel import hosts, meshes, placement
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def is_elsewhere(data: DataConfig, run_data: DataConfig) -> bool:
 
 def load_newest(config: Config) -> Trained:
     """The newest network of `model_dir`, as `predict` and `export` use it; see `load_trained`."""
-    mesh = distributed.make_mesh(config.run.num_cores)
+    mesh = meshes.make_mesh(config.run.num_cores)
     return load_trained(config.run.model_dir, mesh, moving_average=config.eval.export_moving_average)
 
 
@@ -84,7 +84,7 @@ def _load(path: str, mesh: Mesh, *, moving_average: bool) -> Trained:
     meta = reading.read_meta(path)
     config = config_of(meta)
     network = network_of(config)
-    shapes = distributed.with_sharding(network.shape_trees(), distributed.replicated(mesh))
+    shapes = placement.with_sharding(network.shape_trees(), meshes.replicated(mesh))
     if moving_average and config.optimizer.keeps_average:
         checkpoint = reading.load(path, {"ema": shapes})
         arrays = checkpoint.arrays["ema"]

@@ -8,8 +8,8 @@ import numpy as np
 from jax.sharding import Mesh
 
 from resnet_tpu.options.config import Config
-from resnet_tpu.parallel import distributed
-from resnet_tpu.parallel.distributed import DeviceBatch
+from resnet_tpu.parallel import placement
+from resnet_tpu.parallel.placement import DeviceBatch
 from resnet_tpu.training.maths.network import network_on
 from resnet_tpu.training.maths.state import TrainState, start_state
 
@@ -27,12 +27,12 @@ def random_state(config: Config, mesh: Mesh, last_bit: float = 0.0, seed: int = 
     changed = [leaf * (1 + last_bit * noise.choice((-1, 1), leaf.shape).astype(np.float32)) for leaf in changed]
     params = jax.tree.unflatten(structure, changed)
     state = start_state(config.optimizer, params, batch_stats)
-    return distributed.put_replicated(dataclasses.replace(state, step=jnp.ones_like(state.step)), mesh)
+    return placement.put_replicated(dataclasses.replace(state, step=jnp.ones_like(state.step)), mesh)
 
 
 def random_batch(config: Config, mesh: Mesh) -> DeviceBatch:
     """Images and labels of a run whose options are resolved."""
-    return distributed.put_batch(random_rows(config), mesh)
+    return placement.put_batch(random_rows(config), mesh)
 
 
 def random_rows(config: Config) -> dict[str, np.ndarray]:

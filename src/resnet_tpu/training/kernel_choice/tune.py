@@ -15,7 +15,7 @@ from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.errors import UserError, first_line
 from resnet_tpu.models.option_checks import check_options
 from resnet_tpu.options.config import Config
-from resnet_tpu.parallel import distributed, hosts
+from resnet_tpu.parallel import division, hosts, meshes
 from resnet_tpu.reports.progress import track
 from resnet_tpu.training.kernel_choice.memory import remember
 from resnet_tpu.training.kernel_choice.random_inputs import random_batch, random_state
@@ -72,8 +72,8 @@ def tune_run(config: Config) -> tuple[KernelSetting, list[Trial]]:
     """`tune` for a run. Raises as `train` does for options, data and devices that do not fit."""
     check_options(config)
     with hosts.connected(config.run):
-        mesh = distributed.make_mesh(config.run.num_cores)
-        distributed.check_batch_divides(config, mesh.devices.size)
+        mesh = meshes.make_mesh(config.run.num_cores)
+        division.check_batch_divides(config, mesh.devices.size)
         config = fill_in_counts(config, open_source(config.data, "train"))
         if weights := initial_weights(config):
             config = with_options_of_weights(config, weights)  # the step that `train` looks up

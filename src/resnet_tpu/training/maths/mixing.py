@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from resnet_tpu.options.config import OptimizerConfig
-from resnet_tpu.parallel.distributed import DeviceBatch
+from resnet_tpu.parallel.placement import DeviceBatch
 
 
 def mix(batch: DeviceBatch, key: jax.Array, config: OptimizerConfig) -> DeviceBatch:

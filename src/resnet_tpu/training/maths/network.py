@@ -5,7 +5,7 @@ from jax.sharding import Mesh
 from resnet_tpu.models.from_options import network_of
 from resnet_tpu.models.network import Network
 from resnet_tpu.options.config import Config
-from resnet_tpu.parallel import distributed
+from resnet_tpu.parallel import division
 
 
 def network_on(mesh: Mesh, config: Config) -> Network:
@@ -13,4 +13,4 @@ def network_on(mesh: Mesh, config: Config) -> Network:
 
     Raises UserError if there is no such network, or the devices cannot be divided into such groups.
     """
-    return network_of(config, batch_norm_groups=distributed.batch_norm_groups(config.model, mesh.devices.size))
+    return network_of(config, batch_norm_groups=division.batch_norm_groups(config.model, mesh.devices.size))

@@ -14,7 +14,7 @@ from resnet_tpu.models.arrays import Arrays
 from resnet_tpu.models.kernel_table import Kernels
 from resnet_tpu.models.network import Network
 from resnet_tpu.options.config import Config, ModelConfig, OptimizerConfig
-from resnet_tpu.parallel.distributed import DeviceBatch
+from resnet_tpu.parallel.placement import DeviceBatch
 from resnet_tpu.training.compiler_options import compiler_options_for, required_options_for
 from resnet_tpu.training.maths.lengths import lengths_of
 from resnet_tpu.training.maths.loss import cross_entropy, l2
