@@ -16,8 +16,9 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
-from resnet_tpu.data.loader.batches import Batch, Batches, eval_batches, kind_of_workers, train_batches
+from resnet_tpu.data.loader.batches import Batch, Batches, eval_batches, train_batches
 from resnet_tpu.data.loader.order import random_at, record_at_position
+from resnet_tpu.data.loader.workers import kind_of_workers
 from resnet_tpu.data.pixels.augment import augment
 from resnet_tpu.data.pixels.decode import DecodeError, decode, eval_image, train_image
 from resnet_tpu.data.records import pieces

@@ -10,102 +10,33 @@ import threading
 import weakref
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Literal
 
 import cv2
 import numpy as np
 
 from resnet_tpu.data.loader.ahead import ReadAhead, by_chunks, by_segments
 from resnet_tpu.data.loader.cache import CacheReport, open_cache
-from resnet_tpu.data.loader.filling import Chunk, FillChunk, FillerProcesses, RowFiller
+from resnet_tpu.data.loader.chunks import Chunking, ChunkMaker
+from resnet_tpu.data.loader.filling import FillChunk, FillerProcesses, RowFiller
 from resnet_tpu.data.loader.order_choice import choose_order, piece_order
 from resnet_tpu.data.loader.prefetch import Prefetch
-from resnet_tpu.data.loader.slots import Layout, Slot, Slots
+from resnet_tpu.data.loader.slots import Layout, Slots
+from resnet_tpu.data.loader.workers import MOST_IN_CHUNK, WorkerKind, kind_of_workers, num_workers
 from resnet_tpu.data.pixels.decode import TrainImage, train_image
-from resnet_tpu.data.sources.image_files import FolderSource
 from resnet_tpu.data.sources.source import Source, as_remote
-from resnet_tpu.data.sources.tfrecords import RecordSource
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import DataConfig
-from resnet_tpu.system.machine import num_cores
 
 log = logging.getLogger(__name__)
 
 Batch = dict[str, np.ndarray]
 """image uint8 [b, S, S, 3], label int32 [b] (-1: unknown), weight float32 [b] (0: no example, to be left out)."""
 
-MOST_IN_CHUNK = {"threads": 16, "processes": 128}
-"""The most images in a chunk, by kind of worker: handing a chunk to a thread costs a fraction of an image's time,
-handing one to a process costs about 300 us of this process's time."""
-
-MOST_THREADS = 8  # an image holds the GIL for about 45 of its 700 us: with more threads, it is held over half the time
 _ENDLESS = 1 << 62
 _MOST_NAMED = 5  # damaged examples, in the log
 
 
-@dataclass(frozen=True)
-class _Chunking:
-    """Maps the chunks of this host's batches to positions of the stream."""
-
-    batch_size: int
-    start: int
-    num_batches: int
-    host_index: int
-    num_hosts: int
-    most: int  # images in a chunk
-
-    @property
-    def per_host(self) -> int:
-        return self.batch_size // self.num_hosts
-
-    @property
-    def parts(self) -> int:
-        """Chunks in a batch of one host."""
-        return -(-self.per_host // self.most)
-
-    @property
-    def num_chunks(self) -> int:
-        """Chunks in all batches."""
-        return self.num_batches * self.parts
-
-    def positions(self, chunk: int) -> range:
-        """The positions that a chunk holds."""
-        return self.locate(chunk)[2]
-
-    def locate(self, chunk: int) -> tuple[int, int, range]:
-        """The batch of a chunk, its first row in that batch, and the positions that it holds."""
-        batch, part = divmod(chunk, self.parts)
-        first = self.start + batch * self.batch_size + self.host_index * self.per_host
-        low, high = (self.per_host * edge // self.parts for edge in (part, part + 1))
-        return batch, low, range(first + low, first + high)
-
-
-class _ChunkMaker:
-    """Makes chunks in the memory of the batches they belong to; callable from any number of threads."""
-
-    def __init__(
-        self, chunking: _Chunking, filler: RowFiller, slots: Slots, fill: FillChunk, ahead: ReadAhead | None
-    ) -> None:
-        self._chunking, self._filler, self._slots, self._fill, self._ahead = chunking, filler, slots, fill, ahead
-        self._begun: dict[int, Slot] = {}  # by batch
-        self._lock = threading.Lock()
-
-    def make(self, chunk: int) -> list[str]:
-        """Fills the rows of a chunk; returns the messages of skipped examples."""
-        batch, first_row, positions = self._chunking.locate(chunk)
-        with self._lock:
-            slot = self._begun.get(batch) or self._begun.setdefault(batch, self._slots.take())
-        fetched = self._ahead.take(chunk, self._filler.records_at(positions)) if self._ahead else None
-        return self._fill(Chunk(first_row, positions, fetched), slot)
-
-    def take(self, batch: int) -> Slot:
-        """The memory of a batch whose chunks are all made."""
-        with self._lock:
-            return self._begun.pop(batch)
-
-
-def _read_ahead(filler: RowFiller, chunking: _Chunking) -> ReadAhead | None:
+def _read_ahead(filler: RowFiller, chunking: Chunking) -> ReadAhead | None:
     """Begins to fetch the examples of a remote source before they are needed; None if the source is local."""
     source = as_remote(filler.source)
     if source is None or filler.data.input_pipeline == "basic":
@@ -125,8 +56,7 @@ class Batches(Iterator[Batch]):
     chunk; its processes end at once. The memory of a batch is reused when no array refers to it any more.
     """
 
-    def __init__(self, filler: RowFiller, chunking: _Chunking, kind: Literal["threads", "processes"]) -> None:
-        """kind: whether the workers are threads or processes."""
+    def __init__(self, filler: RowFiller, chunking: Chunking, workers: WorkerKind) -> None:
         self.skipped: Counter[str] = Counter()
         """Damaged examples in the batches returned so far: how often each message occurred. `.total()` sums them."""
         self._is_closed = False
@@ -135,19 +65,19 @@ class Batches(Iterator[Batch]):
         self._parts = chunking.parts
         self._cache_report = CacheReport(filler.cache)
         cv2.setNumThreads(1)  # each worker has an image of its own; more OpenCV threads would wait for each other
-        slots, workers = Slots(Layout(chunking.per_host, filler.data.image_size)), num_workers(filler.data)
+        slots, count = Slots(Layout(chunking.per_host, filler.data.image_size)), num_workers(filler.data)
         self._closing = contextlib.ExitStack()
-        processes = FillerProcesses(filler, slots, workers) if kind == "processes" else None
+        processes = FillerProcesses(filler, slots, count) if workers == "processes" else None
         if processes:
             self._closing.callback(processes.close)
         fill: FillChunk = processes or filler.fill
         ahead = _read_ahead(filler, chunking)
-        self._maker = _ChunkMaker(chunking, filler, slots, fill, ahead)
+        self._maker = ChunkMaker(chunking, filler, slots, fill, ahead)
         if filler.data.input_pipeline == "basic":
             self._skipped_by_chunk = map(self._maker.make, range(chunking.num_chunks))
         else:
-            num_ahead = chunking.parts + 2 * workers
-            self._skipped_by_chunk = Prefetch(self._maker.make, chunking.num_chunks, threads=workers, ahead=num_ahead)
+            num_ahead = chunking.parts + 2 * count
+            self._skipped_by_chunk = Prefetch(self._maker.make, chunking.num_chunks, threads=count, ahead=num_ahead)
             self._closing.callback(self._skipped_by_chunk.close)
         if ahead:
             self._closing.callback(ahead.close)  # runs first, as the threads that fill wait for it
@@ -212,8 +142,13 @@ def train_batches(
     """
     _check_hosts("train_batch_size", batch_size, num_hosts)
     workers = kind_of_workers(data, source)
-    chunking = _Chunking(
-        batch_size, start_position, _ENDLESS // batch_size, host_index, num_hosts, MOST_IN_CHUNK[workers]
+    chunking = Chunking(
+        batch_size=batch_size,
+        start=start_position,
+        num_batches=_ENDLESS // batch_size,
+        host_index=host_index,
+        num_hosts=num_hosts,
+        most=MOST_IN_CHUNK[workers],
     )
     order = None
     if choose_order(source, data, rows=chunking.per_host) == "pieces":
@@ -239,7 +174,14 @@ def eval_batches(
     """
     _check_hosts("eval_batch_size", batch_size, num_hosts)
     workers = kind_of_workers(data, source, trains=False)
-    chunking = _Chunking(batch_size, 0, -(-len(source) // batch_size), host_index, num_hosts, MOST_IN_CHUNK[workers])
+    chunking = Chunking(
+        batch_size=batch_size,
+        start=0,
+        num_batches=-(-len(source) // batch_size),
+        host_index=host_index,
+        num_hosts=num_hosts,
+        most=MOST_IN_CHUNK[workers],
+    )
     return Batches(RowFiller(source, data), chunking, workers)
 
 
@@ -247,21 +189,3 @@ def _check_hosts(option: str, batch_size: int, num_hosts: int) -> None:
     if batch_size % num_hosts:
         nearby = max(batch_size // num_hosts, 1) * num_hosts
         raise UserError(option, batch_size, f"a multiple of {num_hosts} hosts", f"Use {nearby}.")
-
-
-def kind_of_workers(data: DataConfig, source: Source, *, trains: bool = True) -> Literal["threads", "processes"]:
-    """Which workers make images: those asked for, else processes for training with many workers on local files.
-
-    Evaluation is too short to start processes for, and remote data would have to pass from this process through pipes.
-    """
-    if data.input_pipeline == "basic":
-        return "threads"
-    reads_files = isinstance(source, RecordSource | FolderSource) and not as_remote(source)
-    if data.input_workers and (trains or reads_files):
-        return data.input_workers
-    return "processes" if trains and reads_files and num_workers(data) > MOST_THREADS else "threads"
-
-
-def num_workers(data: DataConfig) -> int:
-    """How many threads or processes make images: one for the basic pipeline, which works in the calling thread."""
-    return 1 if data.input_pipeline == "basic" else data.num_parallel_calls or num_cores()

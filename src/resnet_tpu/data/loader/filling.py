@@ -1,7 +1,7 @@
 """Makes the rows of a batch: reads, decodes, crops and augments examples, in this process or in others."""
 
 import queue
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import NamedTuple
@@ -67,40 +67,41 @@ class RowFiller:
         for anything else that is wrong.
         """
         rows, fetched = slot.rows, chunk.fetched or {}
-        fill_row = self._fill_or_skip if self.seed is None else self._fill_with_next_good
         skipped: list[str] = []
         for row, position in enumerate(chunk.positions, chunk.first_row):
-            record = self.record_at(position)
-            label = None if record is None else fill_row(record, position, rows.image[row], fetched, skipped)
+            label = None
+            for record in self._candidates(position):
+                try:
+                    label = self._fill_row(record, position, rows.image[row], fetched)
+                    break
+                except (RecordError, DecodeError) as error:
+                    skipped.append(self._skip(record, error))
             if label is None:
                 rows.image[row] = 0
             rows.label[row], rows.weight[row] = label or 0, label is not None
         return skipped
 
-    def _fill_with_next_good(
-        self, record: int, position: int, out: np.ndarray, fetched: Fetched, skipped: list[str]
-    ) -> int:
-        tries = min(len(self.source), _MOST_BAD_IN_A_ROW)
-        for offset in range(tries):
-            label = self._fill_or_skip((record + offset) % len(self.source), position, out, fetched, skipped)
-            if label is not None:
-                return label
-        got = f"{tries} damaged records in a row"
-        raise UserError("Training data", got, "records that can be read", "Check the data set.")
+    def _candidates(self, position: int) -> Iterator[int]:
+        """The records that may fill the row of a position, best first: in training, those after its own as well.
 
-    def _fill_or_skip(
-        self, record: int, position: int, out: np.ndarray, fetched: Fetched, skipped: list[str]
-    ) -> int | None:
-        """Fills `out` with an example. Returns its label; None if it is damaged and skipped."""
-        try:
-            return self._fill_row(record, position, out, fetched)
-        except (RecordError, DecodeError) as error:
-            if isinstance(error, DecodeError):
-                error = error.but(what=f"Image {self.source.where(record)}")
-            if not self.data.skip_bad_records:
-                raise error from None
-            skipped.append(error.finding)  # its advice is already followed
-            return None
+        Raises UserError once too many have been taken.
+        """
+        record = self.record_at(position)
+        if record is None:
+            return
+        yield record
+        if self.seed is not None:
+            tries = min(len(self.source), _MOST_BAD_IN_A_ROW)
+            yield from ((record + offset) % len(self.source) for offset in range(1, tries))
+            got = f"{tries} damaged records in a row"
+            raise UserError("Training data", got, "records that can be read", "Check the data set.")
+
+    def _skip(self, record: int, error: RecordError | DecodeError) -> str:
+        """The message for a damaged example that is skipped. Raises the error, naming the place, if none may be."""
+        placed = error.but(what=f"Image {self.source.where(record)}") if isinstance(error, DecodeError) else error
+        if not self.data.skip_bad_records:
+            raise placed from None
+        return placed.finding  # its advice is already followed
 
     def _fill_row(self, record: int, position: int, out: np.ndarray, fetched: Fetched) -> int:
         data, honour_exif = self.data, self.source.honour_exif
