@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from resnet_tpu.data.manifest import Manifest, read_class_names
-from resnet_tpu.data.prepare.reservation import _read_state
+from resnet_tpu.data.prepare.reservation import _read_run
 from resnet_tpu.data.sources.bigtable_rows import About
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config
@@ -75,5 +75,5 @@ _READERS: dict[str, Callable[[str], object]] = {
     "measured/metrics.jsonl": _write_more,
     "trace/operations.json": read_labels,
     "job/dawnbench.json": read_job,
-    "out/_prepare/prepare.json": lambda folder: _read_state(str(Path(folder).parent)),
+    "out/_prepare/prepare.json": lambda folder: _read_run(str(Path(folder).parent)),
 }

@@ -2,30 +2,27 @@
 
 import dataclasses
 import logging
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-import resnet_tpu
 from resnet_tpu import storage
-from resnet_tpu.data.boxes import digest_of, read_boxes
-from resnet_tpu.data.cleaning import Limits
-from resnet_tpu.data.findings import Finding, FindingGroup, Kind, group_findings
+from resnet_tpu.data.boxes import Boxes, digest_of, read_boxes
+from resnet_tpu.data.findings import Finding, group_findings
 from resnet_tpu.data.folders import check_outside, find_photos
-from resnet_tpu.data.manifest import LABELS, MANIFEST, Manifest, ShardEntry, SplitEntry, Spread, read_manifest
-from resnet_tpu.data.photos import Photo, find_small_classes
+from resnet_tpu.data.manifest import LABELS, MANIFEST, Manifest, read_manifest
+from resnet_tpu.data.photos import PhotoListing
 from resnet_tpu.data.prepare import beam as on_beam
 from resnet_tpu.data.prepare.assignment import Assignment, assign
 from resnet_tpu.data.prepare.flowers import FLOWER_PHOTOS, fetch_flower_photos
 from resnet_tpu.data.prepare.options import PrepareOptions
 from resnet_tpu.data.prepare.report import report_text
 from resnet_tpu.data.prepare.reservation import REPORT, reserve, sweep
-from resnet_tpu.data.prepare.shards import Shard, ShardResult, StoredImage, finished_shard
+from resnet_tpu.data.prepare.shards import Shard, ShardResult, finished_shard
+from resnet_tpu.data.prepare.summary import collect_findings, manifest_of
 from resnet_tpu.data.prepare.workers import write_shards
-from resnet_tpu.data.split import SPLITS, Split
 from resnet_tpu.errors import UserError, check_kind
 from resnet_tpu.options.fields import GivenPath, expand_home
 from resnet_tpu.system.machine import num_cores
@@ -63,13 +60,8 @@ def prepare(
         raw_dir = fetch_flower_photos(console=console)
     _check_places(raw_dir, out_dir)
     boxes = read_boxes(expand_home(options.bounding_boxes))
-    found = find_photos(raw_dir, boxes)
-    if options.split and found.has_splits:
-        if splits := {photo.split for photo in found.photos if photo.split not in (None, "train")}:
-            log.warning("--split is not used: %s says which photos are for %s.", raw_dir, " and ".join(sorted(splits)))
-        else:
-            found = dataclasses.replace(found, has_splits=False)
-    assignment = assign(found, options.ratios(), options.seed, options.num_shards())
+    photos = _find_photos(raw_dir, boxes, is_split_asked=bool(options.split))
+    assignment = assign(photos, options.ratios(), options.seed, options.num_shards())
     pipeline = None
     if beam is not None:
         most = _num_workers(assignment.shards)
@@ -85,9 +77,7 @@ def prepare(
         storage.remove(storage.join(out_dir, MANIFEST))
         if results:
             console.print(f"{len(results)} of {len(assignment.shards)} shards are finished already.", markup=False)
-        limits = Limits(
-            options.max_side, options.short_side, options.quality, options.subsampling, recompress=options.recompress
-        )
+        limits = options.limits()
         if pipeline is None or not missing:
             results |= write_shards(missing, out_dir, limits, options.workers or _num_workers(missing), console)
         else:
@@ -99,6 +89,17 @@ def _check_places(raw_dir: str, out_dir: str) -> None:
     check_outside("Output folder", out_dir, raw_dir)
     if Path(out_dir).is_file():
         raise UserError("Output folder", f"the file {out_dir}", "a folder", "Choose another name.")
+
+
+def _find_photos(raw_dir: str, boxes: Boxes, *, is_split_asked: bool) -> PhotoListing:
+    """The photos. Those that are all for training count as not yet split if the user asks for a split."""
+    found = find_photos(raw_dir, boxes)
+    if not (is_split_asked and found.has_splits):
+        return found
+    if splits := {photo.split for photo in found.photos if photo.split not in (None, "train")}:
+        log.warning("--split is not used: %s says which photos are for %s.", raw_dir, " and ".join(sorted(splits)))
+        return found
+    return dataclasses.replace(found, has_splits=False)
 
 
 def _num_workers(shards: list[Shard]) -> int:
@@ -115,19 +116,11 @@ def _conclude(
     deciding: dict[str, Any],
 ) -> Manifest:
     """Checks the results of the shards, writes report, labels and, last, the manifest with the `deciding` options."""
-    findings = [
-        *assignment.findings,
-        *(finding for shard in assignment.shards for finding in results[shard.name].findings),
-    ]
-    findings.extend(_find_duplicates(assignment, results))
-    findings.extend(_find_incomplete_classes(assignment, results))
-    counts: Counter[Kind] = Counter()
-    for result in results.values():
-        counts.update(result.counts)
+    findings, counts = collect_findings(assignment, results)
     try:
         _check_bad(raw_dir, out_dir, findings, options, sum(len(shard.photos) for shard in assignment.shards))
         noticed = group_findings(findings, counts, first=_LISTED_PATHS)
-        manifest = _summary(assignment, results, seed=options.seed, options=deciding, findings=noticed)
+        manifest = manifest_of(assignment, results, seed=options.seed, options=deciding, findings=noticed)
         sweep(out_dir)
         storage.write_text(storage.join(out_dir, REPORT), report_text(manifest, findings, counts))
         storage.write_text(storage.join(out_dir, LABELS), "".join(f"{name}\n" for name in assignment.class_names))
@@ -150,74 +143,4 @@ def _check_bad(raw_dir: str, out_dir: str, findings: list[Finding], options: Pre
         f"{len(bad)} of {num_images} that cannot be used ({first}{'; ...' if len(bad) > 5 else ''})",
         f"at most {allowed} (max_bad_fraction {options.max_bad_fraction:g})",
         f"All are listed in {storage.join(out_dir, REPORT)}. Fix them and pass --overwrite, or allow more.",
-    )
-
-
-def _find_incomplete_classes(assignment: Assignment, results: dict[str, ShardResult]) -> Iterator[Finding]:
-    """Findings for classes that lack photos in a split, once those that cannot be used are left out."""
-    usable: dict[Split, list[Photo]] = {split: [] for split in SPLITS}
-    for shard in assignment.shards:
-        pairs = zip(shard.photos, results[shard.name].images, strict=True)
-        usable[shard.split].extend(photo for photo, image in pairs if image)
-    if assignment.drawn:
-        yield from find_small_classes(usable, assignment.class_names, assignment.drawn)
-        return
-    left = {(split, photo.class_name) for split, photos in usable.items() for photo in photos}
-    given = {(shard.split, photo.class_name) for shard in assignment.shards for photo in shard.photos}
-    yield from (
-        Finding(Kind.MISSING_IN_SPLIT, f"{split}/{name}", "none can be used") for split, name in sorted(given - left)
-    )
-
-
-def _find_duplicates(assignment: Assignment, results: dict[str, ShardResult]) -> list[Finding]:
-    """Findings for images with the same bytes in two splits or two classes, reported at the later one."""
-    seen: dict[bytes, tuple[Shard, int]] = {}
-    findings = []
-    for shard in assignment.shards:
-        for i, image in enumerate(results[shard.name].images):
-            if image is None:
-                continue
-            other, k = seen.setdefault(bytes.fromhex(image.digest), (shard, i))
-            photo, twin = shard.photos[i], other.photos[k]
-            if other.split != shard.split:
-                findings.append(Finding(Kind.DUPLICATE, photo.name, f"{shard.split}; {twin.name} in {other.split}"))
-            if twin.class_name != photo.class_name:
-                findings.append(Finding(Kind.AMBIGUOUS, photo.name, f"as {twin.name}"))
-    return findings
-
-
-def _summary(
-    assignment: Assignment,
-    results: dict[str, ShardResult],
-    *,
-    seed: int,
-    options: dict[str, Any],
-    findings: list[FindingGroup],
-) -> Manifest:
-    splits: dict[str, SplitEntry] = {}
-    stored: list[StoredImage] = []
-    for split in SPLITS:
-        shards = [shard for shard in assignment.shards if shard.split == split]
-        per_class = dict.fromkeys(assignment.class_names, 0)
-        files: dict[str, ShardEntry] = {}
-        for shard in shards:
-            result = results[shard.name]
-            for photo, image in zip(shard.photos, result.images, strict=True):
-                if image:
-                    per_class[photo.class_name] += 1
-                    stored.append(image)
-            num_images = sum(image is not None for image in result.images)
-            files[shard.name] = ShardEntry(num_images, result.num_bytes, result.sha256)
-        if shards:
-            splits[split] = SplitEntry(sum(per_class.values()), per_class, len(shards), files)
-    return Manifest(
-        class_names=assignment.class_names,
-        splits=splits,
-        image_height=Spread.of([image.height for image in stored]),
-        image_width=Spread.of([image.width for image in stored]),
-        image_bytes=Spread.of([image.num_bytes for image in stored]),
-        seed=seed,
-        options=options,
-        findings=findings,
-        version=resnet_tpu.__version__,
     )

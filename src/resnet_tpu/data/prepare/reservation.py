@@ -1,6 +1,7 @@
 """Reserves an output folder: only a run with the same photos and options continues in it; foreign files stay."""
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,15 @@ _PREFIXES = tuple(f"{split}-" for split in SPLITS)
 _SUMMARIES = (MANIFEST, LABELS, REPORT)
 
 
+@dataclass(frozen=True)
+class _Run:
+    """What decides which shards a run writes, and their content; kept in the output folder."""
+
+    options: dict[str, Any]
+    inputs: dict[str, list[Any]]  # see `Assignment.inputs`
+    shards: list[str]  # their names
+
+
 def reserve(out_dir: str, assignment: Assignment, options: dict[str, Any], *, overwrite: bool) -> None:
     """Reserves `out_dir` for these shards; finished ones of the same photos and options stay, others are refused.
 
@@ -25,13 +35,13 @@ def reserve(out_dir: str, assignment: Assignment, options: dict[str, Any], *, ov
     images. Raises UserError when the folder holds shards of other inputs or options, unless `overwrite`, or files that
     `prepare` did not write and whose names would make them part of the data set.
     """
-    state = {"options": options, "inputs": assignment.inputs, "shards": [shard.name for shard in assignment.shards]}
+    run = _Run(options, assignment.inputs, [shard.name for shard in assignment.shards])
     try:
-        before = _read_state(out_dir)
-        _refuse_foreign(out_dir, [] if before is None else [*before["shards"], *_SUMMARIES])
-        changes = [] if before is None else _changes(before, state)
-        if before is not None and overwrite and (changes or storage.exists(storage.join(out_dir, REPORT))):
-            _remove(out_dir, before["shards"])
+        before = _read_run(out_dir)
+        _refuse_foreign(out_dir, [*before.shards, *_SUMMARIES] if before else [])
+        changes = _changes(before, run) if before else []
+        if before and overwrite and (changes or storage.exists(storage.join(out_dir, REPORT))):
+            _remove(out_dir, before.shards)
         elif changes:
             do = "Pass --overwrite to write the shards again, or choose another folder."
             got = f"shards made differently: {'; '.join(changes)}"
@@ -40,41 +50,42 @@ def reserve(out_dir: str, assignment: Assignment, options: dict[str, Any], *, ov
             )
         storage.make_dir(storage.join(out_dir, STATE_FOLDER))
         sweep(out_dir)
-        storage.write_text(storage.join(out_dir, STATE_FOLDER, STATE_FILE), json.dumps(state))
+        storage.write_text(storage.join(out_dir, STATE_FOLDER, STATE_FILE), json.dumps(vars(run)))
     except OSError as error:
         got, do = error.strerror or error, "Choose another folder or fix its permissions."
         raise UserError(f"Output folder {out_dir}", got, "a writable folder", do) from None
 
 
-def _read_state(out_dir: str) -> dict[str, Any] | None:
+def _read_run(out_dir: str) -> _Run | None:
+    """The run that reserved the folder last; None if none did. Raises UserError when its file is damaged."""
     path = storage.join(out_dir, STATE_FOLDER, STATE_FILE)
     if not storage.exists(path):
         return None
     try:
-        state = checked_json.parse(storage.read_text(path))
-        inputs = {group: (count, digest) for group, (count, digest) in dict(state["inputs"]).items()}
-        return {"options": dict(state["options"]), "inputs": inputs, "shards": list(state["shards"])}
-    except (ValueError, KeyError, TypeError) as error:
+        run = checked_json.as_kind(_Run, checked_json.parse(storage.read_text(path)), "content")
+        if odd := next((values for values in run.inputs.values() if len(values) != 2), None):
+            raise ValueError(f"{odd!r:.60} in place of a number of files and a digest")
+        return run
+    except ValueError as error:
         do = "Remove the output folder and run again."
-        raise UserError(path, f"{type(error).__name__}: {error}", "what an earlier `prepare` wrote", do) from None
+        raise UserError(path, error, "what an earlier `prepare` wrote", do) from None
 
 
-def _changes(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
+def _changes(before: _Run, now: _Run) -> list[str]:
     """The differences, in words."""
-    options = {**before["options"], **now["options"]}
     changes = [
-        f"{name} was {before['options'].get(name)}, is {now['options'].get(name)}"
-        for name in options
-        if before["options"].get(name) != now["options"].get(name)
+        f"{name} was {before.options.get(name)}, is {now.options.get(name)}"
+        for name in {**before.options, **now.options}
+        if before.options.get(name) != now.options.get(name)
     ]
-    for group in sorted({**before["inputs"], **now["inputs"]}):
-        (old, old_digest), (new, new_digest) = (state["inputs"].get(group, (0, "")) for state in (before, now))
+    for group in sorted({**before.inputs, **now.inputs}):
+        (old, old_digest), (new, new_digest) = (run.inputs.get(group, (0, "")) for run in (before, now))
         if old != new:
             changes.append(f"{group} had {old} images, has {new}")
         elif old_digest != new_digest:
             changes.append(f"{group} has other or newer files")
-    if not changes and before["shards"] != now["shards"]:  # photos in train/ alone, with --split and without
-        changes.append(f"there were {len(before['shards'])} shards, there are {len(now['shards'])}")
+    if not changes and before.shards != now.shards:  # photos in train/ alone, with --split and without
+        changes.append(f"there were {len(before.shards)} shards, there are {len(now.shards)}")
     return changes if len(changes) <= 5 else [*changes[:5], f"and {len(changes) - 5} more changes"]
 
 
