@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from resnet_tpu.data.boxes import Box
 from resnet_tpu.data.findings import Finding, Kind
 from resnet_tpu.data.split import SPLIT_RATIOS, SPLIT_SEED, SPLITS, Split, split_files
+from resnet_tpu.storage import FileState
 
 SPLIT_FOLDERS: dict[str, Split] = {
     "train": "train", "validation": "validation", "valid": "validation", "val": "validation", "test": "test"
@@ -24,7 +25,7 @@ class Photo:
     class_name: str
     split: Split | None  # None: to be decided
     boxes: tuple[Box, ...] = ()  # around the objects of this class
-    state: tuple[int, int] | None = None  # of the file, if listing it gave one: see `storage.file_state`
+    state: FileState | None = None  # of the file, if listing it gave one
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from resnet_tpu.storage.files import (
     BLOCK,
     Entry,
+    FileState,
     bucket_entries,
     check_reachable,
     exists,
@@ -39,6 +40,7 @@ from resnet_tpu.storage.writing import (
 __all__ = [
     "BLOCK",
     "Entry",
+    "FileState",
     "absolute",
     "append_text",
     "bucket_entries",

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any, NamedTuple, cast
 
 from resnet_tpu.errors import UserError
 from resnet_tpu.storage import buckets, disks
@@ -67,14 +67,21 @@ def list_dir(path: str) -> list[str]:
     return sorted(entry.name for entry in Path(path).iterdir()) if Path(path).is_dir() else []
 
 
+class FileState(NamedTuple):
+    """Any change of a file's content changes its state."""
+
+    size: int  # bytes
+    version: int  # the modification time in ns; in a bucket, a digest of the object's metadata
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A file or folder in a bucket, with the attributes of os.DirEntry, and its `file_state`."""
+    """A file or folder in a bucket, with the attributes of os.DirEntry, and its state."""
 
     name: str
     path: str
     is_folder: bool
-    state: tuple[int, int]
+    state: FileState
 
     def is_dir(self) -> bool:
         """Whether it is a folder."""
@@ -140,7 +147,7 @@ class _RemoteFile(io.RawIOBase):
     """A file in a bucket, of which only the parts asked for are read."""
 
     def __init__(self, path: str) -> None:
-        self._path, (self._size, _), self._position = path, file_state(path), 0
+        self._path, self._size, self._position = path, file_state(path).size, 0
 
     def readable(self) -> bool:
         return True
@@ -187,14 +194,11 @@ def read_ranges(ranges: Sequence[tuple[str, int, int]]) -> list[bytes]:
     return [next(found) if stop > start else b"" for _, start, stop in ranges]
 
 
-def file_state(path: str) -> tuple[int, int]:
-    """(size in bytes, version) of a file: any change of its content changes one of them.
-
-    The version is the local modification time in ns, or a digest of the object's metadata in the bucket.
-    """
+def file_state(path: str) -> FileState:
+    """The present state of a file."""
     if not is_remote(path):
         stat = os.stat(path)  # noqa: PTH116  # a million Path objects take seconds
-        return stat.st_size, stat.st_mtime_ns
+        return FileState(stat.st_size, stat.st_mtime_ns)
     with buckets.naming(path):
         return _state(filesystem(path).info(path))
 
@@ -205,9 +209,9 @@ def generation_of(path: str) -> int:
     return int(info.get("generation") or 0) if info else 0
 
 
-def _state(info: dict[str, Any]) -> tuple[int, int]:
+def _state(info: dict[str, Any]) -> FileState:
     marks = repr([info.get(key) for key in ("generation", "etag", "ETag", "updated", "mtime", "created")])
-    return int(info["size"] or 0), int.from_bytes(hashlib.sha256(marks.encode()).digest()[:7], "big")
+    return FileState(int(info["size"] or 0), int.from_bytes(hashlib.sha256(marks.encode()).digest()[:7], "big"))
 
 
 def remove(path: str) -> None:

@@ -17,6 +17,7 @@ from resnet_tpu.data.split import SPLITS, Split
 _SHARD_BYTES = 100e6
 _WORKABLE_SHARDS = 16  # even for smaller data, so that several processes and hosts have work ...
 _MIN_SHARD_IMAGES = 128  # ... as long as each shard has at least this many
+_UNREADABLE = storage.FileState(0, 0)
 
 
 @dataclass(frozen=True)
@@ -45,11 +46,11 @@ def assign(
     random.Random(seed).shuffle(splits["train"])
     shards: list[Shard] = []
     for split in SPLITS:
-        num_bytes = sum(states[photo.path][0] for photo in splits[split])
+        num_bytes = sum(states[photo.path].size for photo in splits[split])
         count = num_shards[split] or _num_shards(len(splits[split]), num_bytes)
         for k, part in enumerate(_cut(splits[split], count) if splits[split] else []):
             name = f"{split}-{k:05d}-of-{count:05d}"
-            size = sum(states[photo.path][0] for photo in part)
+            size = sum(states[photo.path].size for photo in part)
             shards.append(Shard(name, split, part, [labels[photo.class_name] for photo in part], size))
     drawn = () if listing.has_splits else SPLITS[: len(ratios)]
     return Assignment(class_names, shards, listing.findings, drawn, _digests(photos, states))
@@ -72,19 +73,19 @@ def _cut(photos: list[Photo], count: int) -> list[list[Photo]]:
     return [photos[k * size : (k + 1) * size] for k in range(count)]
 
 
-def _state(path: str) -> tuple[int, int]:
-    """(size, time of last change in ns); zeros for an unreadable file, which is reported when it is to be read.
+def _state(path: str) -> storage.FileState:
+    """The state of a file; zeros for an unreadable file, which is reported when it is to be read.
 
     If the file is readable in a later run, its state differs, and so it does not count as prepared.
     """
     try:
         may_be_read = storage.is_remote(path) or os.access(path, os.R_OK)
-        return storage.file_state(path) if may_be_read else (0, 0)
+        return storage.file_state(path) if may_be_read else _UNREADABLE
     except OSError:
-        return 0, 0
+        return _UNREADABLE
 
 
-def _digests(photos: Iterable[Photo], states: dict[str, tuple[int, int]]) -> dict[str, list[Any]]:
+def _digests(photos: Iterable[Photo], states: dict[str, storage.FileState]) -> dict[str, list[Any]]:
     groups: dict[str, Any] = {}
     counts: dict[str, int] = {}
     for photo in photos:

@@ -98,7 +98,7 @@ def finished_shard(shard: Shard, out_dir: str) -> ShardResult | None:
     """The result of a shard that an earlier run finished; None when it must be written."""
     try:
         result = _from_json(storage.read_text(result_path(out_dir, shard.name)))
-        size, _ = storage.file_state(storage.join(out_dir, shard.name))
+        size = storage.file_state(storage.join(out_dir, shard.name)).size
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return result if size == result.num_bytes and len(result.images) == len(shard.photos) else None

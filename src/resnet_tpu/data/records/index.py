@@ -20,11 +20,8 @@ HEADER, CHECKSUM = struct.Struct("<QI"), struct.Struct("<I")
 """What precedes and follows a payload."""
 
 
-def read_index(path: str, state: tuple[int, int]) -> np.ndarray | None:
-    """The kept index of the file at `path`; None if there is none, it is damaged, or the file's state has changed.
-
-    state: see `storage.file_state`.
-    """
+def read_index(path: str, state: storage.FileState) -> np.ndarray | None:
+    """The kept index of the file at `path`; None if there is none, it is damaged, or the file's state has changed."""
     for candidate, data in kept_copies(path, ".npy"):
         index = _parse(data, state)
         if index is not None:
@@ -34,7 +31,7 @@ def read_index(path: str, state: tuple[int, int]) -> np.ndarray | None:
     return None
 
 
-def save_index(path: str, index: np.ndarray, state: tuple[int, int] | None = None) -> None:
+def save_index(path: str, index: np.ndarray, state: storage.FileState | None = None) -> None:
     """Keeps the index of the file at `path` where `read_index` looks.
 
     state: the file's when it was read; None for a file that was just written, whose index goes beside it.
@@ -77,7 +74,7 @@ def _npy(array: np.ndarray) -> bytes:
     return file.getvalue()
 
 
-def _parse(data: bytes, state: tuple[int, int]) -> np.ndarray | None:
+def _parse(data: bytes, state: storage.FileState) -> np.ndarray | None:
     """The index in `data`; None when it is damaged or belongs to another state of the shard."""
     body = data[-(len(data) // 16 * 16 - 128) :] if len(data) >= 128 + 16 else b""
     table = np.frombuffer(body, "<i8").reshape(-1, 2).astype(np.int64)
@@ -86,5 +83,5 @@ def _parse(data: bytes, state: tuple[int, int]) -> np.ndarray | None:
     starts, lengths = table[1:, 0], table[1:, 1]
     ends = np.concatenate([[0], starts + lengths + CHECKSUM.size])
     follow = np.array_equal(starts, ends[:-1] + HEADER.size) and (np.diff(ends) >= HEADER.size + CHECKSUM.size).all()
-    whole = follow and ends[-1] == state[0]  # overflowing sums would not ascend
+    whole = follow and ends[-1] == state.size  # overflowing sums would not ascend
     return table[1:] if whole else None

@@ -110,8 +110,8 @@ class RecordFile:
     when the file is damaged or truncated. Raises UserError when it cannot be read.
     """
 
-    def __init__(self, path: str, *, skip_bad: bool = False, state: tuple[int, int] | None = None) -> None:
-        """`state`: the file's, if it is known already (see `storage.file_state`)."""
+    def __init__(self, path: str, *, skip_bad: bool = False, state: storage.FileState | None = None) -> None:
+        """`state`: the file's, if it is known already."""
         self.path, self.name = path, Path(path).name
         self.damage: list[RecordError] = []
         self.state = state or state_of(path)
@@ -120,7 +120,7 @@ class RecordFile:
     @property
     def size(self) -> int:
         """Bytes of the file."""
-        return self.state[0]
+        return self.state.size
 
     def __len__(self) -> int:
         return len(self._index)
@@ -177,12 +177,12 @@ class _OpenFile:
 
 # Bounded: ImageNet has more shards than a process may have open files, which are 256 by default on macOS.
 @functools.lru_cache(maxsize=128)
-def _opened(path: str, state: tuple[int, int]) -> _OpenFile:  # noqa: ARG001  # a changed file is opened again
+def _opened(path: str, state: storage.FileState) -> _OpenFile:  # noqa: ARG001  # a changed file is opened again
     return _OpenFile(os.open(path, os.O_RDONLY))
 
 
 def load_index(
-    path: str, *, on_bad: Callable[[RecordError], None] | None = None, state: tuple[int, int] | None = None
+    path: str, *, on_bad: Callable[[RecordError], None] | None = None, state: storage.FileState | None = None
 ) -> np.ndarray:
     """(payload offset, payload length) of every record of a TFRecord file: int64 [n, 2].
 
@@ -304,7 +304,7 @@ def _payload(path: str, record: int, start: int, length: int, data: bytes) -> by
     return payload
 
 
-def state_of(path: str) -> tuple[int, int]:
+def state_of(path: str) -> storage.FileState:
     """`storage.file_state`. Raises UserError when the file cannot be read."""
     try:
         return storage.file_state(path)

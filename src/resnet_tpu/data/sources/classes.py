@@ -26,8 +26,11 @@ _MOST_REMOTE_BYTES = 1_000_000_000
 _FILES_AT_ONCE = 16
 _SHOWN_CLASSES = 5
 
-States = Mapping[str, tuple[int, int]]
-"""The state of each file by its path, see `storage.file_state`."""
+States = Mapping[str, storage.FileState]
+"""The state of each file, by its path."""
+
+Files = Mapping[str, storage.FileState | None]
+"""Files by path, with the state of each if it is known already."""
 
 
 class Classes(NamedTuple):
@@ -37,28 +40,27 @@ class Classes(NamedTuple):
     number: int
 
 
-def find_classes(data: DataConfig, paths: Mapping[str, tuple[int, int] | None]) -> Classes | None:
+def find_classes(data: DataConfig, files: Files) -> Classes | None:
     """The classes of TFRecords: as named beside them, else counted; None if the options make counting needless.
 
-    paths: see `count_classes`.
+    files: those of all splits.
     """
     if names := read_class_names(data.data_dir):  # an empty file names none
         return Classes(names, len(names))
     if data.num_label_classes or data.lth_use_random_label:
         return None
-    return count_classes(data.data_dir, paths)
+    return count_classes(data.data_dir, files)
 
 
-def count_classes(data_dir: str, paths: Mapping[str, tuple[int, int] | None]) -> Classes | None:
+def count_classes(data_dir: str, files: Files) -> Classes | None:
     """The classes of all records of a data set, found by one pass over their labels the first time. Logs the result.
 
     The result is kept beside the indexes of the files. None when the labels do not tell: some number from 1 to the
     highest is missing, as in a part of ImageNet, or there are none, or reading them would take too long.
-    paths: the files of all splits, with the state of each if it is known. Raises UserError for one that cannot be
-    read.
+    files: those of all splits. Raises UserError for one that cannot be read.
     """
-    states = {path: state or state_of(path) for path, state in paths.items()}
-    num_bytes = sum(size for size, _ in states.values())
+    states = {path: state or state_of(path) for path, state in files.items()}
+    num_bytes = sum(state.size for state in states.values())
     kept_file = storage.join(data_dir, _KEPT)
     names = _read(kept_file, states)
     if names is None and storage.is_remote(data_dir) and num_bytes > _MOST_REMOTE_BYTES:

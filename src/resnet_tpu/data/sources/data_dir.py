@@ -2,7 +2,6 @@
 
 import functools
 import logging
-import operator
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 from resnet_tpu import storage
 from resnet_tpu.data.manifest import MANIFEST, STATE_FOLDER, read_manifest
 from resnet_tpu.data.records.tfrecord import begins_with_record
-from resnet_tpu.data.sources.classes import find_classes
+from resnet_tpu.data.sources.classes import Classes, Files, find_classes
 from resnet_tpu.data.sources.image_files import FolderSource
 from resnet_tpu.data.sources.source import Source
 from resnet_tpu.data.sources.synthetic import NoiseSource, ZeroSource
@@ -42,33 +41,50 @@ def open_source(data: DataConfig, split: Split) -> Source:
         return ZeroSource(data, split)
     if data.data_dir == "synthetic":
         return NoiseSource(data, split)
-    if not storage.exists(data.data_dir):
-        storage.check_reachable(data.data_dir)
-        # A run keeps the path as it was given; a relative one means another folder when it is used elsewhere.
-        where = storage.absolute(data.data_dir)
-        here = "" if where == data.data_dir else f", here {where},"
-        do = f"Check the path{here} or give another with --data_dir."
-        raise UserError("data_dir", repr(data.data_dir), "an existing folder", do)
-    is_remote = storage.is_remote(data.data_dir)
-    states = {entry.name: entry.state for entry in storage.bucket_entries(data.data_dir)} if is_remote else {}
-    names = sorted(states) if is_remote else storage.list_dir(data.data_dir)
-    shards = shards_in(names)
-    first = next((files[0] for files in shards.values() if files), None)
-    if first is None and is_remote:
+    _check_exists(data.data_dir)
+    return _open_bucket(data, split) if storage.is_remote(data.data_dir) else _open_local(data, split)
+
+
+def _check_exists(data_dir: str) -> None:
+    if storage.exists(data_dir):
+        return
+    storage.check_reachable(data_dir)
+    # A run keeps the path as it was given; a relative one means another folder when it is used elsewhere.
+    where = storage.absolute(data_dir)
+    here = "" if where == data_dir else f", here {where},"
+    do = f"Check the path{here} or give another with --data_dir."
+    raise UserError("data_dir", repr(data_dir), "an existing folder", do)
+
+
+def _open_bucket(data: DataConfig, split: Split) -> RemoteRecordSource:
+    states = {entry.name: entry.state for entry in storage.bucket_entries(data.data_dir)}
+    names = sorted(states)
+    if not any(shards_in(names).values()):
         got = ", ".join(names[:5]) or "no folder"
         do = "Write them with `resnet-tpu prepare`."
         raise UserError(f"data_dir {data.data_dir}", got, "TFRecords named train-*, validation-* or test-*", do)
-    if first is None or not (is_remote or _holds_records(data.data_dir, names, shards)):
-        if not _has_folders(data.data_dir, names):
-            _check_names(data.data_dir, names)
-        return FolderSource(data, split)
-    check_shards(data.data_dir, split, names)
-    kind = RemoteRecordSource if is_remote else RecordSource
-    paths = {
-        name: {storage.join(data.data_dir, file): states.get(file) for file in files} for name, files in shards.items()
+    return RemoteRecordSource(data, split, *_files_and_classes(data, split, {name: states[name] for name in names}))
+
+
+def _open_local(data: DataConfig, split: Split) -> RecordSource | FolderSource:
+    names = storage.list_dir(data.data_dir)
+    if _holds_records(data.data_dir, names):
+        return RecordSource(data, split, *_files_and_classes(data, split, dict.fromkeys(names)))
+    if not _has_folders(data.data_dir, names):
+        _check_names(data.data_dir, names)
+    return FolderSource(data, split)
+
+
+def _files_and_classes(
+    data: DataConfig, split: Split, states: Mapping[str, storage.FileState | None]
+) -> tuple[Files, Classes | None]:
+    """The TFRecords of a split, and the classes of all splits, if known. states: of what is in the folder, by name."""
+    check_shards(data.data_dir, split, list(states))
+    files: dict[Split, Files] = {
+        of: {storage.join(data.data_dir, name): states[name] for name in names}
+        for of, names in shards_in(list(states)).items()
     }
-    classes = find_classes(data, functools.reduce(operator.or_, paths.values()))
-    return kind(data, split, paths[split], classes)
+    return files[split], find_classes(data, {path: state for found in files.values() for path, state in found.items()})
 
 
 def shards_in(names: Sequence[str]) -> dict[Split, list[str]]:
@@ -76,12 +92,12 @@ def shards_in(names: Sequence[str]) -> dict[Split, list[str]]:
     return {split: [name for name in names if name.startswith(f"{split}-")] for split in SPLITS}
 
 
-def _holds_records(data_dir: str, names: Sequence[str], shards: Mapping[Split, list[str]]) -> bool:
+def _holds_records(data_dir: str, names: Sequence[str]) -> bool:
     """Whether the files train-*, validation-* and test-* of a local folder are TFRecords.
 
     Beside class folders, such files may be lists of names: there, their first bytes decide.
     """
-    paths = [storage.join(data_dir, name) for found in shards.values() for name in found]
+    paths = [storage.join(data_dir, name) for found in shards_in(names).values() for name in found]
     files = [path for path in paths if not storage.is_dir(path)]
     return any(map(begins_with_record, files)) if _has_folders(data_dir, names) else bool(files)
 

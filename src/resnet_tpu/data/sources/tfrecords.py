@@ -3,7 +3,7 @@
 import bisect
 import itertools
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -12,7 +12,7 @@ from resnet_tpu.data.manifest import MANIFEST, read_manifest
 from resnet_tpu.data.records.example import parse_image_example
 from resnet_tpu.data.records.pieces import ByteRange, first_records, open_reader
 from resnet_tpu.data.records.tfrecord import RecordError, RecordFile
-from resnet_tpu.data.sources.classes import Classes
+from resnet_tpu.data.sources.classes import Classes, Files
 from resnet_tpu.data.sources.labels import make_labels
 from resnet_tpu.data.sources.source import Sample, raise_if_damaged
 from resnet_tpu.data.split import Split
@@ -29,18 +29,13 @@ class RecordSource:
 
     honour_exif = False  # the original does not, and what `prepare` writes is upright
 
-    def __init__(
-        self, data: DataConfig, split: Split, paths: Mapping[str, tuple[int, int] | None], classes: Classes | None
-    ) -> None:
-        """`paths`: the files, with the state of each if that is known (see `storage.file_state`).
-
-        classes: those of the data set, if they are known.
-        """
+    def __init__(self, data: DataConfig, split: Split, files: Files, classes: Classes | None) -> None:
+        """files: those of the split. classes: those of the data set, if they are known."""
         names, number = classes or (None, None)
         self._labels = make_labels(data, names, counted=number, allow_unknown=split == "test")
         self.class_names, self.num_classes = self._labels.names, self._labels.num_classes
         with ThreadPoolExecutor(_OPEN_FILES_AT_ONCE) as pool:
-            opened = pool.map(lambda path: RecordFile(path, skip_bad=data.skip_bad_records, state=paths[path]), paths)
+            opened = pool.map(lambda path: RecordFile(path, skip_bad=data.skip_bad_records, state=files[path]), files)
             self._files = list(opened)
         self._ends = list(itertools.accumulate(len(file) for file in self._files))
         short = wrong_size_errors(data.data_dir, split, self._files)
@@ -50,7 +45,7 @@ class RecordSource:
             log.warning("Left out: %s", error)
         if not len(self):
             do = f"Write the {split} split again."
-            raise UserError(f"data_dir {data.data_dir}", f"{len(paths)} empty {split}-* files", "records in them", do)
+            raise UserError(f"data_dir {data.data_dir}", f"{len(files)} empty {split}-* files", "records in them", do)
 
     def __len__(self) -> int:
         return self._ends[-1]
@@ -105,10 +100,8 @@ def wrong_size_errors(data_dir: str, split: Split, files: Sequence[RecordFile]) 
 class RemoteRecordSource(RecordSource):
     """TFRecords in a bucket."""
 
-    def __init__(
-        self, data: DataConfig, split: Split, paths: Mapping[str, tuple[int, int] | None], classes: Classes | None
-    ) -> None:
-        super().__init__(data, split, paths, classes)
+    def __init__(self, data: DataConfig, split: Split, files: Files, classes: Classes | None) -> None:
+        super().__init__(data, split, files, classes)
         self._reader = open_reader(data.cache_folder, self._files)
         self.is_kept = self._reader.keeps
         """Whether what is read stays on this machine."""
