@@ -44,7 +44,7 @@ def cpu_us(work: Callable[[Any], Any], items: Sequence[Any], runs: int) -> float
 
 def make_crops(photos: Sequence[bytes], image_size: int) -> list[np.ndarray]:
     """A training crop of each photo."""
-    from resnet_tpu.data.pixels.decode import train_image
+    from resnet_tpu.data.pixels.preprocess import train_image
 
     crops = [np.empty((image_size, image_size, 3), np.uint8) for _ in photos]
     for number, (photo, crop) in enumerate(zip(photos, crops, strict=True)):
@@ -55,9 +55,9 @@ def make_crops(photos: Sequence[bytes], image_size: int) -> list[np.ndarray]:
 def measure_ours(photos: Sequence[bytes], options: argparse.Namespace) -> dict[str, float]:
     """CPU microseconds of each policy, of each operation by itself, and of the crop before them."""
     from resnet_tpu.data.pixels.augment import random_erasing
-    from resnet_tpu.data.pixels.decode import train_image
     from resnet_tpu.data.pixels.operations import OPERATIONS
     from resnet_tpu.data.pixels.policies import RANDAUGMENT, autoaugment, draw_arguments, randaugment
+    from resnet_tpu.data.pixels.preprocess import train_image
 
     cv2.setNumThreads(1)  # as in the loader
     rng, size = np.random.default_rng(0), options.image_size

@@ -20,7 +20,7 @@ from benchmarks import script
 from benchmarks.undecoded import undecoded
 from resnet_tpu.data.loader.batches import train_batches
 from resnet_tpu.data.pixels import native
-from resnet_tpu.data.pixels.decode import train_image
+from resnet_tpu.data.pixels.preprocess import train_image
 from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.errors import UserError
 from resnet_tpu.performance.bench import compare

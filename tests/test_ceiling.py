@@ -13,7 +13,7 @@ from benchmarks.ceiling import Run, tabulate
 from benchmarks.undecoded import undecoded
 from resnet_tpu.data.loader.batches import train_batches
 from resnet_tpu.data.pixels import native
-from resnet_tpu.data.pixels.decode import train_image
+from resnet_tpu.data.pixels.preprocess import train_image
 from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.options.config import DataConfig
 from resnet_tpu.performance.bench.photos import draw_photos, find_jpegs, write_records

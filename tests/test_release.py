@@ -45,7 +45,7 @@ PIXELS = """
 import hashlib, pathlib
 import numpy as np
 from resnet_tpu.data.pixels import native
-from resnet_tpu.data.pixels.decode import train_image
+from resnet_tpu.data.pixels.preprocess import train_image
 out = np.empty((16, 32, 32, 3), np.uint8)
 for number, image in enumerate(out):
     train_image(pathlib.Path(f"photos/rose/{number}.jpg").read_bytes(), 32, np.random.default_rng(number), image)

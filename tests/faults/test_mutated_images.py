@@ -19,7 +19,8 @@ from PIL import Image
 
 from resnet_tpu.data.cleaning import BadImageError, Limits, clean_image
 from resnet_tpu.data.loader.batches import eval_batches
-from resnet_tpu.data.pixels.decode import DecodeError, eval_image, train_image
+from resnet_tpu.data.pixels.decode import DecodeError
+from resnet_tpu.data.pixels.preprocess import eval_image, train_image
 from resnet_tpu.data.prepare.options import PrepareOptions
 from resnet_tpu.data.prepare.prepare import prepare
 from resnet_tpu.data.prepare.reservation import REPORT

@@ -166,13 +166,13 @@ class DataConfig:
 
     @property
     def train_crop(self) -> dict[str, Any]:
-        """The keyword arguments of `pixels.decode.train_image` that determine its crop."""
+        """The keyword arguments of `pixels.preprocess.train_image` that determine its crop."""
         names = ("min_crop_area", "crop_padding", "random_flip", "resize_method")
         return {name: getattr(self, name) for name in names}
 
     @property
     def eval_crop(self) -> dict[str, Any]:
-        """The keyword arguments of `pixels.decode.eval_image` that determine its crop."""
+        """The keyword arguments of `pixels.preprocess.eval_image` that determine its crop."""
         return {
             "resize_method": self.resize_method, "crop_pct": self.crop_pct, "preprocessing": self.eval_preprocessing
         }  # fmt: skip

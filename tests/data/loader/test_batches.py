@@ -20,7 +20,8 @@ from resnet_tpu.data.loader.batches import Batch, Batches, eval_batches, train_b
 from resnet_tpu.data.loader.order import random_at, record_at_position
 from resnet_tpu.data.loader.workers import kind_of_workers
 from resnet_tpu.data.pixels.augment import augment
-from resnet_tpu.data.pixels.decode import DecodeError, decode, eval_image, train_image
+from resnet_tpu.data.pixels.decode import DecodeError, decode
+from resnet_tpu.data.pixels.preprocess import eval_image, train_image
 from resnet_tpu.data.records import pieces
 from resnet_tpu.data.records.tfrecord import RecordError
 from resnet_tpu.data.sources.data_dir import open_source

@@ -13,7 +13,8 @@ from resnet_tpu.data.cleaning import Limits, shrink
 from resnet_tpu.data.loader.batches import Batch, eval_batches, train_batches
 from resnet_tpu.data.loader.cache import CacheReport, ImageCache, is_cached, open_cache
 from resnet_tpu.data.loader.order import random_at, record_at_position
-from resnet_tpu.data.pixels.decode import decode, train_image
+from resnet_tpu.data.pixels.decode import decode
+from resnet_tpu.data.pixels.preprocess import train_image
 from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.options.config import DataConfig
 from tests.data.loader.test_batches import SIZE, assert_same, config

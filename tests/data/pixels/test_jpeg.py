@@ -11,7 +11,8 @@ from PIL import Image
 from resnet_tpu.data.cleaning import BadImageError, clean_image
 from resnet_tpu.data.loader.batches import train_batches
 from resnet_tpu.data.pixels import jpeg, native
-from resnet_tpu.data.pixels.decode import DecodeError, TooLargeError, decode, eval_image, train_image
+from resnet_tpu.data.pixels.decode import DecodeError, TooLargeError, decode
+from resnet_tpu.data.pixels.preprocess import eval_image, train_image
 from resnet_tpu.data.sources.image_files import FileSource
 from resnet_tpu.options.config import Config
 

@@ -21,9 +21,10 @@ from PIL import Image
 
 from resnet_tpu.data.pixels import native
 from resnet_tpu.data.pixels.crop import Window
-from resnet_tpu.data.pixels.decode import DecodeError, decode, eval_image, train_image
+from resnet_tpu.data.pixels.decode import DecodeError, decode
 from resnet_tpu.data.pixels.native.build import LIBRARY, BuildError, build
 from resnet_tpu.data.pixels.operations import OPERATIONS
+from resnet_tpu.data.pixels.preprocess import eval_image, train_image
 from resnet_tpu.data.pixels.resize import Method, resize, resize_to_uint8
 from resnet_tpu.system.c_libraries import SWITCH
 
@@ -74,11 +75,6 @@ def expected(image: np.ndarray, size: int, *, mirrored: bool = False, method: Me
     return np.clip(np.rint(resize(image, size, mirrored=mirrored, method=method)), 0, 255).astype(np.uint8)
 
 
-def crop(image: np.ndarray, window: Window) -> np.ndarray:
-    y, x, h, w = window
-    return image[y : y + h, x : x + w]
-
-
 def windows(height: int, width: int) -> list[Window]:
     """Windows in every kind of position: at each edge or away from it, on or next to the border of a coding unit."""
     ys, xs = (sorted({0, 1, 7, 8, 9, 15, 16, 17, 18, n // 2, n - 9, n - 1} & set(range(n))) for n in (height, width))
@@ -103,7 +99,7 @@ def test_every_window_has_the_pixels_of_the_plain_path(
         size, mirrored, method = (1, 5, 16, 40)[number % 4], bool(number // 4 % 2), METHODS[number // 8 % 2]
         out = np.empty((size, size, 3), np.uint8)
         assert library.resize_jpeg(encoded, window, out, mirrored=mirrored, method=method)
-        np.testing.assert_array_equal(out, expected(crop(image, window), size, mirrored=mirrored, method=method))
+        np.testing.assert_array_equal(out, expected(window.cut(image), size, mirrored=mirrored, method=method))
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -178,7 +174,7 @@ def test_the_usual_is_not_refused(library: native.Library, kind: str) -> None:
     for window in windows(61, 47):
         out = np.empty((20, 20, 3), np.uint8)
         assert library.resize_jpeg(USUAL[kind], window, out, mirrored=True, method="bicubic")
-        np.testing.assert_array_equal(out, expected(crop(image, window), 20, mirrored=True))
+        np.testing.assert_array_equal(out, expected(window.cut(image), 20, mirrored=True))
 
 
 def damaged(count: int) -> list[bytes]:
@@ -254,7 +250,7 @@ def test_threads_do_not_disturb_each_other(library: native.Library) -> None:
     for thread in threads:
         thread.join()
     for encoded, number in jobs:
-        np.testing.assert_array_equal(found[number], expected(crop(decode(encoded), Window(3, 4, 70, 60)), 32))
+        np.testing.assert_array_equal(found[number], expected(Window(3, 4, 70, 60).cut(decode(encoded)), 32))
 
 
 def test_orientation_is_honoured(library: native.Library) -> None:

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from resnet_tpu.data.pixels.decode import DecodeError, TooLargeError, eval_image
+from resnet_tpu.data.pixels.decode import DecodeError, TooLargeError
+from resnet_tpu.data.pixels.preprocess import eval_image
 from resnet_tpu.data.pixels.resize import Method
 
 

@@ -9,7 +9,8 @@ from PIL import Image
 
 from resnet_tpu.data.cleaning import BadImageError, Limits, clean_image
 from resnet_tpu.data.pixels import jpeg, native
-from resnet_tpu.data.pixels.decode import DecodeError, Preprocessing, decode, eval_image, train_image
+from resnet_tpu.data.pixels.decode import DecodeError, Preprocessing, decode
+from resnet_tpu.data.pixels.preprocess import eval_image, train_image
 from resnet_tpu.options.config import DataConfig
 from resnet_tpu.serving.server.images import network_input as serve
 from resnet_tpu.serving.server.refusal import Refusal

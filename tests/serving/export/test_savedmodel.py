@@ -9,7 +9,7 @@ import cv2
 import numpy as np
 import pytest
 
-from resnet_tpu.data.pixels.decode import eval_image
+from resnet_tpu.data.pixels.preprocess import eval_image
 from resnet_tpu.data.records.tfrecord import read_records
 from resnet_tpu.options.config import Config
 from resnet_tpu.serving.export.bundle import Bundle, open_bundle

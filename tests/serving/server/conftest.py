@@ -18,7 +18,7 @@ import onnxruntime
 import pytest
 from PIL import Image
 
-from resnet_tpu.data.pixels.decode import eval_image
+from resnet_tpu.data.pixels.preprocess import eval_image
 from resnet_tpu.models.from_options import create_network
 from resnet_tpu.options.config import Config
 from resnet_tpu.parallel import meshes

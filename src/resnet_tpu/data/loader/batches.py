@@ -22,7 +22,7 @@ from resnet_tpu.data.loader.order_choice import choose_order, piece_order
 from resnet_tpu.data.loader.prefetch import Prefetch
 from resnet_tpu.data.loader.slots import Layout, Slots
 from resnet_tpu.data.loader.workers import MOST_IN_CHUNK, WorkerKind, kind_of_workers, num_workers
-from resnet_tpu.data.pixels.decode import TrainImage, train_image
+from resnet_tpu.data.pixels.preprocess import TrainImage, train_image
 from resnet_tpu.data.sources.source import Source, as_remote
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import DataConfig

@@ -17,7 +17,8 @@ from resnet_tpu.data.loader.order import random_at, record_at_position
 from resnet_tpu.data.loader.piece_order import PieceOrder
 from resnet_tpu.data.loader.slots import Layout, Slot, Slots, map_slot
 from resnet_tpu.data.pixels.augment import augment
-from resnet_tpu.data.pixels.decode import DecodeError, TrainImage, decode, eval_image, train_image
+from resnet_tpu.data.pixels.decode import DecodeError, decode
+from resnet_tpu.data.pixels.preprocess import TrainImage, eval_image, train_image
 from resnet_tpu.data.records.tfrecord import RecordError
 from resnet_tpu.data.sources.source import Source, raise_if_damaged
 from resnet_tpu.errors import UserError

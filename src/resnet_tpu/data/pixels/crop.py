@@ -20,6 +20,10 @@ class Window(NamedTuple):
     h: int
     w: int
 
+    def cut(self, image: np.ndarray) -> np.ndarray:
+        """This part of `image` [height, width, ...]; it shares the image's memory."""
+        return image[self.y : self.y + self.h, self.x : self.x + self.w]
+
 
 CROP_PCT = 0.875
 """The fraction of the shorter side that evaluation sees, in the original."""

@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 from resnet_tpu.data.loader.batches import train_batches
 from resnet_tpu.data.loader.cache import is_cached
 from resnet_tpu.data.loader.order import random_at
-from resnet_tpu.data.pixels.decode import train_image
+from resnet_tpu.data.pixels.preprocess import train_image
 from resnet_tpu.data.sources.source import Source
 from resnet_tpu.options.config import Config, DataConfig
 from resnet_tpu.reports.metrics import read_metrics

@@ -20,7 +20,8 @@ from resnet_tpu.data.loader.order_choice import choose_order
 from resnet_tpu.data.loader.workers import MOST_IN_CHUNK
 from resnet_tpu.data.pixels.augment import augment
 from resnet_tpu.data.pixels.crop import train_window
-from resnet_tpu.data.pixels.decode import DecodeError, decode, train_image
+from resnet_tpu.data.pixels.decode import DecodeError, decode
+from resnet_tpu.data.pixels.preprocess import train_image
 from resnet_tpu.data.records.tfrecord import RecordError
 from resnet_tpu.data.sources.source import RemoteSource, Sample, Source, as_remote, raise_if_damaged
 from resnet_tpu.data.sources.tfrecords import RecordSource

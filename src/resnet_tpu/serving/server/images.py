@@ -5,7 +5,8 @@ import io
 import numpy as np
 from PIL import Image
 
-from resnet_tpu.data.pixels.decode import DecodeError, TooLargeError, eval_image
+from resnet_tpu.data.pixels.decode import DecodeError, TooLargeError
+from resnet_tpu.data.pixels.preprocess import eval_image
 from resnet_tpu.options.config import DataConfig
 from resnet_tpu.serving.server.refusal import Refusal
 
