@@ -4,7 +4,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-from resnet_tpu.data.cleaning import Limits, Subsampling
+from resnet_tpu.data.cleaning import Subsampling
 from resnet_tpu.data.split import SPLIT_RATIOS, SPLIT_SEED, Split, parse_ratios
 from resnet_tpu.options.fields import FilePath, convert_fields, option
 
@@ -88,10 +88,6 @@ class PrepareOptions:
     def num_shards(self) -> dict[Split, int | None]:
         """Shards of each split; None: to be chosen."""
         return {"train": self.train_shards, "validation": self.validation_shards, "test": self.test_shards}
-
-    def limits(self) -> Limits:
-        """How images are stored."""
-        return Limits(self.max_side, self.short_side, self.quality, self.subsampling, recompress=self.recompress)
 
     def allowed_bad(self, num_images: int) -> int:
         """How many of `num_images` images may be left out."""

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from resnet_tpu import storage
 from resnet_tpu.data.boxes import Boxes, digest_of, read_boxes
+from resnet_tpu.data.cleaning import Limits
 from resnet_tpu.data.findings import Finding, group_findings
 from resnet_tpu.data.folders import check_outside, find_photos
 from resnet_tpu.data.manifest import LABELS, MANIFEST, Manifest, read_manifest
@@ -77,7 +78,9 @@ def prepare(
         storage.remove(storage.join(out_dir, MANIFEST))
         if results:
             console.print(f"{len(results)} of {len(assignment.shards)} shards are finished already.", markup=False)
-        limits = options.limits()
+        limits = Limits(
+            options.max_side, options.short_side, options.quality, options.subsampling, recompress=options.recompress
+        )
         if pipeline is None or not missing:
             results |= write_shards(missing, out_dir, limits, options.workers or _num_workers(missing), console)
         else:
