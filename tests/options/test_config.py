@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +12,8 @@ from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import OPTIONS, Config
 from resnet_tpu.options.fields import option, options_of
 from resnet_tpu.options.lengths import steps_in
+
+PACKAGE = Path(__file__).parents[2] / "src" / "resnet_tpu"
 
 
 @pytest.mark.parametrize(
@@ -155,3 +159,11 @@ def test_numbers_beyond_64_bits_are_refused(name: str, given: Any) -> None:
 def test_text_that_cannot_be_a_path_is_refused(given: str) -> None:
     with pytest.raises(UserError, match=r"^model_dir: got .*, expected a path"):
         OPTIONS["model_dir"].convert(given)
+
+
+def test_the_same_choices_have_the_same_order_everywhere() -> None:
+    """Two Literals of the same words are equal, and of equal unions `typing` keeps the one that was made first."""
+    text = "\n".join(path.read_text() for path in PACKAGE.rglob("*.py"))
+    found = {tuple(re.findall(r'"(\w+)"', words)) for words in re.findall(r"Literal\[([^]]+)\]", text)}
+    assert len(found) > 10
+    assert len({frozenset(words) for words in found}) == len(found)

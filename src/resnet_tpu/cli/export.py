@@ -22,7 +22,7 @@ class ExportOptions:
         "Compare every form with the trained network, on the images given, else on a split of the data. Always done "
         "if images are given, and for int8.",
     )
-    split: Literal["test", "validation", "train"] | None = option(
+    split: Literal["train", "validation", "test"] | None = option(
         None,
         "Images of data_dir to compare on if none are given. Default: test, or validation if there is no test.",
     )

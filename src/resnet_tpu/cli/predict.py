@@ -24,7 +24,7 @@ from resnet_tpu.options.overrides import Layer
 class PredictOptions:
     """What `predict` reads and writes."""
 
-    split: Literal["test", "validation", "train"] = option("test", "Images of data_dir to predict if none are given.")
+    split: Literal["train", "validation", "test"] = option("test", "Images of data_dir to predict if none are given.")
     format: Literal["table", "csv", "json"] = option("table", "How to print the predictions.")
     form: Literal["stablehlo", "onnx", "int8"] | None = option(
         None, "Which form of a bundle to run. Default: onnx on a CPU if the bundle has it, else stablehlo."

@@ -18,7 +18,7 @@ class ResultsOptions:
     metric: str = option(
         "top_1_accuracy", "Metric to show, by its name in TensorBoard: also top_5_accuracy, loss, learning_rate."
     )
-    split: Literal["eval", "train"] = option(
+    split: Literal["train", "eval"] = option(
         "eval", "Values of the evaluations or of the training steps of a MODEL_DIR; event files are shown whole."
     )
     format: Literal["table", "csv"] = option("table", "How to print the values.")
