@@ -145,17 +145,23 @@ def test_connections_are_bounded(server: "Server", client: httpx.Client) -> None
     assert count(client, too_many) >= before + 5
 
 
-def test_a_busy_server_still_says_that_it_is_alive(server: "Server", images: list[bytes]) -> None:
+def test_a_busy_server_still_says_that_it_is_alive(server: "Server", client: httpx.Client, images: list[bytes]) -> None:
     def asks(method: str, path: str) -> bytes:
         return f"{method} {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
 
+    wait_until(lambda: count(client, "resnet_tpu_connections") == 1)  # those of earlier tests have ended
+    client.close()
     idle = [server.connect() for _ in range(20)]
     for connection in idle:
         connection.sendall(asks("GET", "/health"))  # without any request it would be closed after a few seconds
         assert connection.recv(1000).startswith(b"HTTP/1.1 200 ")
     welcome = [("GET", "/health/live"), ("HEAD", "/health/ready"), ("GET", "/health"), ("GET", "/metrics")]
     for method, path in welcome * 10:  # more than there are connections: each is closed after its answer
-        assert server.ask(asks(method, path)).startswith(b"HTTP/1.1 200 ")
+        said = server.ask(asks(method, path))
+        assert said.startswith(b"HTTP/1.1 200 ")
+        assert b"\r\nconnection: close\r\n" in said
+    sending = asks("GET", "/health").replace(b"Host", b"Content-Length: 100\r\nHost")
+    assert server.ask(sending).startswith(b"HTTP/1.1 200 ")  # closed although no body follows
     assert server.ask(asks("GET", "/health/live") * 2).count(b"HTTP/1.1") == 1
     post = f"POST {PREDICT} HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n".encode()
     half = asks("GET", "/health")[:15]

@@ -20,11 +20,14 @@ _FREE_CHUNKS, _CHUNK_BYTES = 1000, 64
 h11 needs as much time for a chunk of one byte as for one of 64 KiB, and meanwhile nobody else is answered.
 """
 
-_WELCOME = (b"GET /health", b"HEAD /health", b"GET /metrics")
+_WELCOME = (b"GET /health", b"HEAD /health", b"GET /metrics", b"HEAD /metrics")
 """How requests begin that are answered on any number of connections: a busy server is alive, and can be watched."""
 
 _LINGER_SECONDS = 1.0
 """Time for a client on a connection too many to send its request, and then to read why it is refused."""
+
+_WELCOME_SECONDS = 5.0
+"""Time for the answer to a request on a connection too many, until the client has read it."""
 
 
 def bounded_protocol(options: ServeOptions, refuse: Callable[[int], object]) -> type[asyncio.Protocol]:
@@ -53,7 +56,7 @@ class _BoundedProtocol(H11Protocol):
         if len(self.connections) > self.limits.max_connections:
             self.connections.discard(self)
             self.is_surplus = True
-            self.deadline = self.loop.call_later(_LINGER_SECONDS, self._refuse)
+            self._call_later(_LINGER_SECONDS, self._refuse)
         else:
             self._give_time()
 
@@ -73,7 +76,7 @@ class _BoundedProtocol(H11Protocol):
         super().data_received(data)
 
     def on_response_complete(self) -> None:
-        if self.conn.their_state is not h11.SEND_BODY:  # a body that is still being sent gets no more time
+        if not self.is_surplus and self.conn.their_state is not h11.SEND_BODY:  # a body still being sent gets no more
             self._give_time()
         super().on_response_complete()
 
@@ -100,27 +103,30 @@ class _BoundedProtocol(H11Protocol):
     def _serve_surplus(self, data: bytes) -> None:
         """Answers one request that is always welcome, if its head arrives in one piece; refuses any other."""
         if self.cycle is None and data.startswith(_WELCOME):
-            self._give_time()
+            self._call_later(_WELCOME_SECONDS, self.transport.abort)
             super().data_received(data)
         if self.cycle is not None:
+            self.headers.append((b"connection", b"close"))  # of the request: the answer then has it too
             self.shutdown()
         elif not self.transport.is_closing():
             self._refuse()
 
     def _refuse(self) -> None:
         """Answers that this is one connection too many, and closes it as soon as the client can have read that."""
-        if self.deadline is not None:
-            self.deadline.cancel()
         self.transport.write(_too_many(self.limits.max_connections))
         self.on_refusal(503)
         self.lingering.linger()
-        self.deadline = self.loop.call_later(_LINGER_SECONDS, self.transport.abort)
+        self._call_later(_LINGER_SECONDS, self.transport.abort)
 
     def _give_time(self) -> None:
         """Restarts the time for a request and its answer. The application has less time, so that it answers first."""
+        self._call_later(self.limits.request_timeout + 1, self._abort_if_busy)
+
+    def _call_later(self, seconds: float, end: Callable[[], object]) -> None:
+        """Replaces what would end the connection, and when."""
         if self.deadline is not None:
             self.deadline.cancel()
-        self.deadline = self.loop.call_later(self.limits.request_timeout + 1, self._abort_if_busy)
+        self.deadline = self.loop.call_later(seconds, end)
 
     def _abort_if_busy(self) -> None:
         if not self._is_idle():
