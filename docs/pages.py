@@ -335,8 +335,15 @@ def _defined(name: str, module: Any) -> tuple[str, str] | None:
             source = importlib.import_module(str(statement.module))
             return _defined(name, source) if source.__name__.startswith("resnet_tpu.") else None
         if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == name:
-            return ast.unparse(statement.value), _string(following)
+            return _plain(statement.value), _string(following)
     return None
+
+
+def _plain(kind: ast.expr) -> str:
+    """A type as text, without what `Annotated` says of it to the code that parses options."""
+    if isinstance(kind, ast.Subscript) and ast.unparse(kind.value) == "Annotated" and isinstance(kind.slice, ast.Tuple):
+        kind = kind.slice.elts[0]
+    return ast.unparse(kind)
 
 
 @functools.cache

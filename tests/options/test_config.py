@@ -11,7 +11,6 @@ import pytest
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import OPTIONS, Config
 from resnet_tpu.options.fields import option, options_of
-from resnet_tpu.options.lengths import steps_in
 
 PACKAGE = Path(__file__).parents[2] / "src" / "resnet_tpu"
 
@@ -123,15 +122,6 @@ def test_unknown_option_names_the_nearest() -> None:
 def test_json_round_trip() -> None:
     config = Config().replace(train_steps="90epochs", bn_momentum=None, use_tpu=False, base_learning_rate=0.025, seed=7)
     assert Config().replace(**json.loads(json.dumps(config.flat()))) == config
-
-
-@pytest.mark.parametrize(
-    ("length", "expected"),
-    [(1000, 1000), (0, 0), ("15epochs", 42), ("1epoch", 2), ("0.5ep", 1), ("0.1epochs", 0), (".5 epochs", 1)],
-)
-def test_steps_by_the_formula_of_the_original(length: int | str, expected: int) -> None:
-    # int(15 * 2934 / 1024) = 42 is the worked example of the original's tutorial.
-    assert steps_in(length, what="train_steps", num_train_images=2934, train_batch_size=1024) == expected
 
 
 def test_options_of_describes_any_dataclass() -> None:

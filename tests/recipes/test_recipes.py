@@ -1,6 +1,5 @@
 """Recipes are complete, valid configs that train; those of the original have the values of its files."""
 
-import functools
 import math
 from pathlib import Path
 
@@ -26,16 +25,6 @@ def test_recipe_is_a_valid_config_made_anew(name: str) -> None:
     assert find_recipe(name) == config
     assert (config.data.data_dir, config.run.model_dir, config.run.mode) == ("", "", "train_and_eval")
     check_options(config)
-
-
-def test_docstrings_open_with_a_command() -> None:
-    functions = [made.func if isinstance(made, functools.partial) else made for made in RECIPES.values()]
-    names = [
-        "imagenet", "finetune", "flowers", "flowers_cpu", "digits",
-        "cifar", "v3-32", "v5e-8", "randaugment-8", "resnetrs50_i160"
-    ]  # fmt: skip
-    for function, name in zip(dict.fromkeys(functions), names, strict=True):
-        assert (function.__doc__ or "").startswith(f"`resnet-tpu train --recipe={name} --data_dir=")
 
 
 def test_imagenet_is_the_defaults() -> None:

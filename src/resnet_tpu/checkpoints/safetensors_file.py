@@ -58,7 +58,7 @@ def _array(what: str, entry: Mapping[str, Any]) -> np.ndarray:
 
 def read_outline(path: str) -> dict[str, np.ndarray]:
     """As `read_arrays`, but zeros that take no memory: only the header is read."""
-    num_bytes, _ = storage.file_state(path)
+    num_bytes = storage.file_state(path).size
     size = int.from_bytes(storage.read_range(path, 0, 8), "little")
     header = parse_json(storage.read_range(path, 8, 8 + size), path) if size <= _MAX_HEADER_BYTES else {}
     header.pop("__metadata__", None)

@@ -109,7 +109,7 @@ def _shape(entry: Any) -> tuple[int, ...]:
 def _read_shard(path: str, entries: Mapping[str, Any]) -> dict[str, np.ndarray]:
     arrays: dict[str, np.ndarray] = {}
     try:
-        _check_places(path, storage.file_state(path)[0], entries)
+        _check_places(path, storage.file_state(path).size, entries)
         start = min(entry.offset for entry in entries.values())
         span = _read_span(path, start, max(entry.offset + entry.size for entry in entries.values()))
     except OSError as error:

@@ -100,8 +100,9 @@ def _make_job(
     made_for = recipe and slice_for(recipe)  # the num_cores alone may be of any device
     rented, project = find_slice(options.tpu_type or made_for or ""), options.gcp_project
     if location:
-        if options.check_zone or not location[1]:
-            rented.check_location(*location)
+        option, place = location
+        if options.check_zone or not place:
+            rented.check_location(option, place)
         project = project_of(project)
     return options, make_job(options, config, given.rest, rented, project, names_hosts=names_hosts)
 

@@ -47,5 +47,5 @@ def why_not(name: str, precision: str, mesh: Mesh) -> str:
 
 
 def _for_devices(precision: str, mesh: Mesh) -> str:
-    """The default: kernels that such devices have run, and were measured on."""
+    """The default: `cpu` where it can run, which was measured; else the plain layers, which define the results."""
     return "plain" if why_not("cpu", precision, mesh) else "cpu"

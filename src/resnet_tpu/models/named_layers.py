@@ -161,10 +161,8 @@ class NamedLayers:
             features = x.shape[-1:]
             scale = self._arrays.param("scale", layers.zeros if zero_scale else layers.ones, features)
             bias = self._arrays.param("bias", layers.zeros, features)
-            mean, var = (
-                self._arrays.stat("mean", layers.zeros, features),
-                self._arrays.stat("var", layers.ones, features),
-            )
+            mean = self._arrays.stat("mean", layers.zeros, features)
+            var = self._arrays.stat("var", layers.ones, features)
             if self._updates_statistics:
                 statistics = layers.batch_statistics(x, self.architecture.batch_norm_groups)
                 self._update_statistics(statistics)

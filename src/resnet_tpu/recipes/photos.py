@@ -5,7 +5,7 @@ from resnet_tpu.recipes.family import Family
 
 
 def flowers() -> Config:
-    """`resnet-tpu train --recipe=flowers --data_dir=flower_photos --model_dir=runs/flowers`."""
+    """The options of recipe `flowers`."""
     return Config().replace(
         resnet_depth=50,
         image_size=224,
@@ -30,7 +30,7 @@ FLOWERS = Family(
 
 
 def finetune() -> Config:
-    """`resnet-tpu train --recipe=finetune --data_dir=flower_photos --model_dir=runs/tuned`."""
+    """The options of recipe `finetune`."""
     return Config().replace(
         resnet_checkpoint="resnet50",
         precision="float32",
@@ -65,7 +65,7 @@ FINETUNE = Family(
 
 
 def flowers_cpu() -> Config:
-    """`resnet-tpu train --recipe=flowers_cpu --data_dir=flower_photos --model_dir=runs/flowers`."""
+    """The options of recipe `flowers_cpu`."""
     return Config().replace(
         resnet_depth=18,
         image_size=96,

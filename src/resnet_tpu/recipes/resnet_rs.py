@@ -34,7 +34,7 @@ RESNET_RS = {
 
 
 def resnet_rs(row: Row) -> Config:
-    """`resnet-tpu train --recipe=resnetrs50_i160 --data_dir=gs://BUCKET/imagenet --model_dir=gs://BUCKET/run`."""
+    """The options for one of the networks."""
     return Config().replace(
         **row._asdict(),
         train_batch_size=4096,

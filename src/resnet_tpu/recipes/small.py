@@ -5,7 +5,7 @@ from resnet_tpu.recipes.family import Family
 
 
 def digits() -> Config:
-    """`resnet-tpu train --recipe=digits --data_dir=digits --model_dir=runs/digits`."""
+    """The options of recipe `digits`."""
     return Config().replace(
         resnet_depth=20,
         image_size=32,
@@ -36,7 +36,7 @@ DIGITS = Family(
 
 
 def cifar() -> Config:
-    """`resnet-tpu train --recipe=cifar --data_dir=cifar10 --model_dir=runs/cifar`."""
+    """The options of recipe `cifar`."""
     return Config().replace(
         resnet_depth=20,
         image_size=32,

@@ -51,7 +51,10 @@ _BY_GENERATION = {
 
 
 def compiler_options_for(device: Any = None) -> dict[str, str] | None:
-    """The compiler options for a training step on such a device, JAX's first if None; None for the compiler's own."""
+    """The compiler options that may make a training step faster on such a device, and those that it needs.
+
+    device: None means JAX's first. None is returned if there are no such options.
+    """
     device = device or jax.devices()[0]
     if device.platform != "tpu":
         return required_options_for(device)

@@ -148,23 +148,21 @@ class Trainer:
     def run(self) -> Summary:
         """Trains from the current step to the last."""
         model_dir, point, total = self.config.run.model_dir, self.point, self.lengths.total
-        if point.step == 0:
-            self._write_description()
-        with (
-            Interruption() as stop,
-            MetricsWriter(model_dir, resume_step=point.step) if hosts.is_first() else nullcontext() as writer,
-        ):
-            self.checkpoints.scores.update(_read_scores(model_dir, evaluates=self.validation is not None))
-            if self._is_eval_due():  # the run was stopped between saving and evaluating
-                self._evaluate(writer)
-            if hosts.is_first() and (note := note_on_epochs(self.config, point.step, total, point.position)):
-                log.warning("%s", note)
-            if point.step < total:
-                self._train(stop, writer)
-            else:
-                log.info("%s", describe_end(model_dir, point.step, total))
-                if self.validation is not None:
-                    self.evaluation = hosts.from_first(lambda: evaluation_at(model_dir, point.step)) or None
+        with Interruption() as stop:
+            if point.step == 0:
+                self._write_description()
+            with MetricsWriter(model_dir, resume_step=point.step) if hosts.is_first() else nullcontext() as writer:
+                self.checkpoints.scores.update(_read_scores(model_dir, evaluates=self.validation is not None))
+                if self._is_eval_due():  # the run was stopped between saving and evaluating
+                    self._evaluate(writer)
+                if hosts.is_first() and (note := note_on_epochs(self.config, point.step, total, point.position)):
+                    log.warning("%s", note)
+                if point.step < total:
+                    self._train(stop, writer)
+                else:
+                    log.info("%s", describe_end(model_dir, point.step, total))
+                    if self.validation is not None:
+                        self.evaluation = hosts.from_first(lambda: evaluation_at(model_dir, point.step)) or None
             stop.end_if_signalled()  # a signal may have come in an evaluation
         return Summary(point.step, self.evaluation)
 

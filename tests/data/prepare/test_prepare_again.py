@@ -49,7 +49,10 @@ def test_running_again_does_nothing(class_folders: Path, tmp_path: Path, run) ->
     assert {path for path in times if times[path] != after[path]} <= {out / "_prepare", out / "_prepare/prepare.json"}
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"options": {}, "inputs": {"daisy": 3}, "shards": []}'])
+@pytest.mark.parametrize(
+    "text",
+    ["{", "[]", *(f'{{"options": {{}}, "inputs": {{"daisy": {odd}}}, "shards": []}}' for odd in ("3", "[]", "[3]"))],
+)
 def test_what_an_earlier_run_left_and_somebody_changed_is_named(
     text: str, class_folders: Path, tmp_path: Path, run
 ) -> None:

@@ -89,7 +89,7 @@ def test_an_evaluation_is_no_further_ahead_of_the_device_than_a_training(
             yield landed
 
     monkeypatch.setattr(StepsInFlight, "land", counting_land)
-    monkeypatch.setattr("resnet_tpu.training.inference.evaluate.steps_ahead", lambda _: 3)
+    monkeypatch.setattr("resnet_tpu.training.inference.one_pass.steps_ahead", lambda _: 3)
     evaluate(counting_step, trained.params, trained.batch_stats, source, config, mesh, step=trained.step)
     assert most == [1, 2, 3, 4, 4, 4, 4, 4, 4, 4]
 

@@ -151,6 +151,8 @@ def test_the_choice_is_remembered_for_the_same_step_alone(
     assert list(remembered_settings().values()) == [KernelSetting("fused")]
     (words,) = remembered_settings()
     assert words.startswith("ResNet-8, 32 px, float32, batch 8 on 1 x cpu, jax ")
+    remember(CONFIG, CPU, KernelSetting("fused", tuned_compiler=True))  # as stored before 30 November 2026
+    assert resolve_kernels(CONFIG, CPU, None) == KernelSetting("fused")
     kernels(plain=PLAIN)  # the remembered kernel no longer exists
     assert resolve_kernels(CONFIG, CPU, None) == KernelSetting("plain")
 

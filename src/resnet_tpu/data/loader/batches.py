@@ -56,7 +56,7 @@ class Batches(Iterator[Batch]):
     chunk; its processes end at once. The memory of a batch is reused when no array refers to it any more.
     """
 
-    def __init__(self, filler: RowFiller, chunking: Chunking, workers: WorkerKind) -> None:
+    def __init__(self, filler: RowFiller, chunking: Chunking, kind: WorkerKind) -> None:
         self.skipped: Counter[str] = Counter()
         """Damaged examples in the batches returned so far: how often each message occurred. `.total()` sums them."""
         self._is_closed = False
@@ -65,9 +65,9 @@ class Batches(Iterator[Batch]):
         self._parts = chunking.parts
         self._cache_report = CacheReport(filler.cache)
         cv2.setNumThreads(1)  # each worker has an image of its own; more OpenCV threads would wait for each other
-        slots, count = Slots(Layout(chunking.per_host, filler.data.image_size)), num_workers(filler.data)
+        slots, workers = Slots(Layout(chunking.per_host, filler.data.image_size)), num_workers(filler.data)
         self._closing = contextlib.ExitStack()
-        processes = FillerProcesses(filler, slots, count) if workers == "processes" else None
+        processes = FillerProcesses(filler, slots, workers) if kind == "processes" else None
         if processes:
             self._closing.callback(processes.close)
         fill: FillChunk = processes or filler.fill
@@ -76,8 +76,8 @@ class Batches(Iterator[Batch]):
         if filler.data.input_pipeline == "basic":
             self._skipped_by_chunk = map(self._maker.make, range(chunking.num_chunks))
         else:
-            num_ahead = chunking.parts + 2 * count
-            self._skipped_by_chunk = Prefetch(self._maker.make, chunking.num_chunks, threads=count, ahead=num_ahead)
+            num_ahead = chunking.parts + 2 * workers
+            self._skipped_by_chunk = Prefetch(self._maker.make, chunking.num_chunks, threads=workers, ahead=num_ahead)
             self._closing.callback(self._skipped_by_chunk.close)
         if ahead:
             self._closing.callback(ahead.close)  # runs first, as the threads that fill wait for it
@@ -136,7 +136,7 @@ def train_batches(
     batch depends on `data.input_workers`, `input_pipeline` or `num_parallel_calls`. With `data.data_order` pieces the
     order is that of `piece_order`, which also depends on batch_size; see `order_choice` for `auto`.
     With `data.skip_bad_records`, the next good record takes the place of a damaged one.
-    train_image: replaces the decoder's, to measure everything else; must be importable, for worker processes.
+    train_image: replaces that of `pixels.preprocess`, to measure everything else; must be importable, for processes.
     Raises UserError when the hosts cannot share batch_size; next() raises RecordError and DecodeError, and UserError
     when a worker process dies.
     """

@@ -1,5 +1,6 @@
-"""From the bytes of an image file to its pixels: those of TensorFlow's decoder, which the original uses.
+"""From the bytes of an image file to its pixels: those of TensorFlow's decoder, which the original uses, except:
 
+* With `preprocessing="pil"` they are Pillow's, to the last bit.
 * JPEG files with stray bytes in the header or unusual colour sampling go through Pillow, whose inverse transform
   differs by a level or two.
 * PNG, BMP, GIF (first frame), WebP and TIFF are accepted too; transparency is dropped.

@@ -63,8 +63,9 @@ def _read_run(out_dir: str) -> _Run | None:
         return None
     try:
         run = checked_json.as_kind(_Run, checked_json.parse(storage.read_text(path)), "content")
-        if odd := next((values for values in run.inputs.values() if len(values) != 2), None):
-            raise ValueError(f"{odd!r:.60} in place of a number of files and a digest")
+        for values in run.inputs.values():
+            if len(values) != 2:
+                raise ValueError(f"{values!r:.60} in place of a number of files and a digest")
         return run
     except ValueError as error:
         do = "Remove the output folder and run again."

@@ -146,7 +146,7 @@ def compile_step(
 ) -> Estimate:
     """Compiles a step that was lowered for `devices_of(topology)`, which takes minutes for a real one.
 
-    options: compiler options in addition to those that the step was jitted with.
+    options: compiler options; the step must have been jitted without any.
     memory_only: for TPUs, estimates only the memory, in less time. The result has no operations, and its program is a
     different, mostly smaller one.
     If the same program was compiled before for the same slice by the same compiler, reads the result from the user's

@@ -102,7 +102,7 @@ def _tensorflow() -> Any:
 
 
 def _decode(tf: Any, image_size: int, data: DataConfig, encoded: Any) -> Any:
-    """uint8 [s, s, 3], the centre of an encoded image: `data.pixels.decode.eval_image` in TensorFlow's operations."""
+    """uint8 [s, s, 3], the centre of an encoded image: `pixels.preprocess.eval_image` in TensorFlow's operations."""
     image = tf.io.decode_image(encoded, channels=3, expand_animations=False)
     center = _center if data.eval_preprocessing == "tf" else _resized_center
     return tf.cast(tf.clip_by_value(tf.round(center(tf, image, image_size, data)), 0.0, 255.0), tf.uint8)

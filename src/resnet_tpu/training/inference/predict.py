@@ -95,7 +95,7 @@ def _predict(
     warn_of_training_photos(folders.run_of(trained.path), source, split)
     source = evenly_spaced(source, num_images)
     if not (images or output_dir) and trained.belongs_to(config.run.model_dir):
-        if is_elsewhere(data, trained.config.data):
+        if trained.config.data.location and is_elsewhere(data, trained.config.data):
             do = "For a report, name a folder as output_dir."
             log.info("No report is written: %s are not the images of the run. %s", data.location, do)
         else:

@@ -13,7 +13,7 @@ from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config
 from resnet_tpu.parallel import hosts
 from resnet_tpu.storage import checked_json
-from resnet_tpu.training.kernel_choice.setting import KernelSetting, candidates, setting_from
+from resnet_tpu.training.kernel_choice.setting import KernelSetting, runnable, setting_from
 
 log = logging.getLogger(__name__)
 
@@ -29,8 +29,7 @@ def remembered_settings() -> dict[str, KernelSetting]:
 def recall(config: Config, mesh: Mesh) -> KernelSetting | None:
     """The setting that the first host remembers for this step on these devices; None if they cannot run it."""
     entry = hosts.from_first(lambda: _read().get(_key(config, mesh)))
-    setting = setting_from(entry) if entry else None
-    return setting if setting in candidates(config, mesh) else None
+    return runnable(setting_from(entry), config, mesh) if entry else None
 
 
 def remember(config: Config, mesh: Mesh, setting: KernelSetting) -> None:

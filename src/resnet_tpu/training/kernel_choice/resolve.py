@@ -9,7 +9,7 @@ from resnet_tpu.kernels.choose import choose_kernels, why_not
 from resnet_tpu.options.config import Config
 from resnet_tpu.parallel import hosts
 from resnet_tpu.training.kernel_choice.memory import recall
-from resnet_tpu.training.kernel_choice.setting import KernelSetting, is_on_accelerator, setting_before
+from resnet_tpu.training.kernel_choice.setting import KernelSetting, is_on_accelerator, setting_before, setting_from
 from resnet_tpu.training.kernel_choice.tune import tune
 from resnet_tpu.training.maths.lengths import lengths_of
 
@@ -32,7 +32,7 @@ def resolve_kernels(config: Config, mesh: Mesh, previous: dict[str, Any] | None)
         if previous is not None and setting != before:
             log.warning(
                 "Previously, the kernels were %s on %s: results will agree except for rounding.",
-                previous.get("kernels"), previous.get("device"),
+                setting_from(previous), previous.get("device"),
             )  # fmt: skip
     return setting
 

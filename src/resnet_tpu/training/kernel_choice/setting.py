@@ -20,7 +20,7 @@ class KernelSetting:
     kernels: str
     tuned_compiler: bool = False
     """Whether to set the compiler options that make such devices faster, by the compiler's own estimate. No device has
-    confirmed it, so this is only ever chosen by `tune`."""
+    confirmed it, so only `tune` chooses this."""
 
     def __str__(self) -> str:
         return self.kernels + (", with compiler options" if self.tuned_compiler else "")
@@ -50,10 +50,13 @@ def stored_form(setting: KernelSetting, mesh: Mesh) -> dict[str, Any]:
 
 def setting_before(entry: dict[str, Any], config: Config, mesh: Mesh) -> KernelSetting | None:
     """The setting in the entry of a checkpoint (see `stored_form`), if it was for such devices and they can run it."""
-    setting = setting_from(entry)
-    if not setting or entry.get("device") != mesh.devices.flat[0].device_kind:
-        return None
-    if not _has_options(mesh):  # where there are none, the checkpoints from before 30 November 2026 say True
+    is_for_such = entry.get("device") == mesh.devices.flat[0].device_kind
+    return runnable(setting_from(entry), config, mesh) if is_for_such else None
+
+
+def runnable(setting: KernelSetting | None, config: Config, mesh: Mesh) -> KernelSetting | None:
+    """A setting that was stored, if there is one that such devices can run."""
+    if setting and not _has_options(mesh):  # then what was stored before 30 November 2026 says True all the same
         setting = KernelSetting(setting.kernels)
     return setting if setting in candidates(config, mesh) else None
 

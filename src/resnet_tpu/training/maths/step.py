@@ -76,10 +76,10 @@ def make_train_step(
     Metrics, float32 []: `loss` (cross-entropy and L2 of the whole batch, before the update), `learning_rate` of this
     update, `top_1_accuracy` on the batch.
     seed: decides the random numbers (mixup, dropout ...), together with the step alone. total_steps: the length of the
-    run, for quantities that grow over its course. mesh: the devices that share the batch; None: JAX's first alone. With
-    `gradient_accumulation_steps`, each processes its share in that many parts: the update is that of the whole batch,
-    but each part has its own batch-norm statistics. tuned_compiler: whether to set the compiler options of
-    `compiler_options_for`.
+    run, for quantities that grow over its course. mesh: the devices that share the batch; None for any, without
+    `gradient_accumulation_steps`. With these, each device processes its share in that many parts: the update is that of
+    the whole batch, but each part has its own batch-norm statistics. tuned_compiler: whether to set the compiler
+    options of `compiler_options_for`.
     """
     num_devices, device = (1, None) if mesh is None else (mesh.devices.size, mesh.devices.flat[0])
     optimizer, factors = make_optimizer(config), learning_rate_factors(network, config)

@@ -1,6 +1,6 @@
 /* Decodes the window of a JPEG with libjpeg-turbo and resizes it: the functions that Python calls.
 
-   The pixels equal those of the plain path: decode.py without this library. Unusual and damaged files are refused, and
+   The pixels equal those of the plain path: preprocess.py without this library. Unusual and damaged files are refused, and
    left to the plain path. Every thread has its own `decoder`, which keeps nothing between calls but memory. */
 
 #include "native.h"
