@@ -38,7 +38,7 @@ def check(case: Case) -> dict[str, Any]:
     for precision in PRECISIONS:
         config = case.config(precision)
         for kernels in sorted({"plain", choose_kernels(config.model, here).name}):
-            step = KernelSetting(kernels).train_step(network_on(here, config), config, here)
+            step = KernelSetting(kernels).train_step(network_on(config, here), config, here)
             distances = reference.distances(step, here)
             wrong = reference.why_not(distances) if precision == "float32" else ""
             forms.append({"kernels": kernels, "precision": precision, **_figures(distances), "wrong": wrong})

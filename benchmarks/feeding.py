@@ -14,7 +14,7 @@ from itertools import pairwise
 import numpy as np
 
 from resnet_tpu.data.loader.ahead import CHUNKS_PER_REQUEST, MOST_BYTES, THREADS
-from resnet_tpu.data.loader.workers import MOST_IN_CHUNK, MOST_THREADS
+from resnet_tpu.data.loader.worker_choice import MOST_IN_CHUNK, MOST_THREADS
 from resnet_tpu.performance.plan.host import Host
 
 _BATCHES_AHEAD = 6  # two on their way to the devices, four in steps that were handed over

@@ -17,8 +17,8 @@ from PIL import Image
 import resnet_tpu as rt
 from resnet_tpu import cli
 from resnet_tpu.checkpoints import pretrained, published
-from resnet_tpu.checkpoints.targets import write_model_dir
 from resnet_tpu.checkpoints.torch_names import to_torch, torch_names
+from resnet_tpu.checkpoints.writing import write_model_dir
 from resnet_tpu.models.arrays import leaf_at
 from resnet_tpu.models.from_options import create_network, network_of
 from resnet_tpu.serving.server.images import network_input

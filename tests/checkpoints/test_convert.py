@@ -24,7 +24,7 @@ from resnet_tpu import cli
 from resnet_tpu.checkpoints import folders, reading, tf1
 from resnet_tpu.checkpoints.meta import make_meta
 from resnet_tpu.checkpoints.store import CheckpointStore
-from resnet_tpu.checkpoints.targets import write_model_dir
+from resnet_tpu.checkpoints.writing import write_model_dir
 from resnet_tpu.models.arrays import Arrays, leaves
 from resnet_tpu.models.from_options import create_network
 from resnet_tpu.options.config import PREPROCESSING, Config

@@ -17,7 +17,7 @@ import pytest
 from resnet_tpu import cli, resnet_main
 from resnet_tpu.checkpoints import folders, reading
 from resnet_tpu.checkpoints.meta import config_of
-from resnet_tpu.checkpoints.targets import write_model_dir
+from resnet_tpu.checkpoints.writing import write_model_dir
 from resnet_tpu.models.from_options import network_of
 from resnet_tpu.options.config import Config
 from resnet_tpu.reports.metrics import MetricsWriter, read_metrics

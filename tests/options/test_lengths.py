@@ -2,7 +2,7 @@
 
 import pytest
 
-from resnet_tpu.options.lengths import steps_in
+from resnet_tpu.options.lengths import to_steps
 
 
 @pytest.mark.parametrize(
@@ -11,4 +11,4 @@ from resnet_tpu.options.lengths import steps_in
 )
 def test_steps_by_the_formula_of_the_original(length: int | str, expected: int) -> None:
     # int(15 * 2934 / 1024) = 42 is the worked example of the original's tutorial.
-    assert steps_in(length, what="train_steps", num_train_images=2934, train_batch_size=1024) == expected
+    assert to_steps(length, what="train_steps", num_train_images=2934, train_batch_size=1024) == expected

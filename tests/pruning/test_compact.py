@@ -12,7 +12,7 @@ from resnet_tpu import cli
 from resnet_tpu.checkpoints import reading
 from resnet_tpu.checkpoints.meta import make_meta
 from resnet_tpu.checkpoints.reading import Checkpoint
-from resnet_tpu.checkpoints.targets import write_model_dir
+from resnet_tpu.checkpoints.writing import write_model_dir
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.arrays import Arrays, leaves
 from resnet_tpu.models.from_options import network_of

@@ -14,10 +14,10 @@ def test_steps_land_in_order_and_the_newest_stay_in_the_air() -> None:
     flight = StepsInFlight()
     for step in range(5):
         flight.add(step, square(jnp.float32(step)))
-    assert list(flight.land(keep=2)) == [(step, {"loss": step**2}) for step in range(3)]
-    assert list(flight.land(keep=2)) == []
-    assert [step for step, _ in flight.land(keep=0)] == [3, 4]
-    assert list(flight.land(keep=0)) == []
+    assert list(flight.ended(keep=2)) == [(step, {"loss": step**2}) for step in range(3)]
+    assert list(flight.ended(keep=2)) == []
+    assert [step for step, _ in flight.ended(keep=0)] == [3, 4]
+    assert list(flight.ended(keep=0)) == []
 
 
 @pytest.mark.parametrize("keep", [0, 2])

@@ -10,10 +10,11 @@ import numpy as np
 from resnet_tpu import storage
 from resnet_tpu.checkpoints import folders, tf1, timm_folder, torch_files
 from resnet_tpu.checkpoints.inspection import summarize
-from resnet_tpu.checkpoints.targets import SUFFIX, WeightsForm, check_target, new_folder, write_model_dir
+from resnet_tpu.checkpoints.safetensors_file import SUFFIX
 from resnet_tpu.checkpoints.tf1_describe import AVERAGE, LARS, MOMENTUM, STEP, contents
 from resnet_tpu.checkpoints.transfer import describe_left_over, start_from
 from resnet_tpu.checkpoints.weights import FIXED_BY_WEIGHTS, Weights, open_weights
+from resnet_tpu.checkpoints.writing import WeightsForm, check_target, new_folder, write_model_dir
 from resnet_tpu.data.class_names import numbers_as_names
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.arrays import Arrays, nest, require_finite
@@ -44,7 +45,7 @@ def convert(
     image_size: int | None = None,
     overrides: Mapping[str, Any] | None = None,
 ) -> None:
-    """Converts the weights that `source` means and writes them to `target`, whole or not at all.
+    """Converts the weights that `source` means and writes them to `target`; on a disk, whole or not at all.
 
     source: a run or checkpoint, a weights file or folder of PyTorch or the original, or a name, as for `load_model`.
     to: `model_dir`, one of our runs, with the step, momentum and averages of a run of the original; `tf1`, a

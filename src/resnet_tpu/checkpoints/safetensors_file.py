@@ -19,6 +19,9 @@ from resnet_tpu.checkpoints.foreign import stand_in
 from resnet_tpu.errors import UserError
 from resnet_tpu.storage import checked_json
 
+SUFFIX = ".safetensors"
+"""Ending of the names of such files."""
+
 _OWN_KEY, _CHECKSUM_KEY = "resnet_tpu", "resnet_tpu_crc32c"  # in the metadata of our files
 _DO = "Copy or download it again."
 _MAX_HEADER_BYTES = 100_000_000  # the limit of the safetensors library

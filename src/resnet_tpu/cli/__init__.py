@@ -1,6 +1,6 @@
 """`resnet-tpu VERB ...`: one module per verb.
 
-Importing this package is quick: each verb imports what it needs inside its function.
+Importing this package is quick: each verb imports what takes a while inside its function.
 """
 
 from collections.abc import Sequence

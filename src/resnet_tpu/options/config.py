@@ -1,4 +1,4 @@
-"""All options: one name each, grouped by concern, checked before any work.
+"""All options of a run: one name each, grouped by concern, checked before any work.
 
 Outside (command line, YAML, override strings, `config.json`) an option is one flat name. In code it is a field of one
 of the frozen groups below: `config.train.train_batch_size`. Names and defaults are those of the original program

@@ -11,7 +11,7 @@ Length = Annotated[int | str, "length"]
 _EPOCHS = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(?:ep|epoch|epochs)\s*")
 
 
-def steps_in(length: Length, *, what: str, num_train_images: int, train_batch_size: int) -> int:
+def to_steps(length: Length, *, what: str, num_train_images: int, train_batch_size: int) -> int:
     """`length` in optimizer steps: `int(epochs * num_train_images / train_batch_size)`, the original's formula.
 
     Raises UserError, naming `what`, when `length` is neither a number of steps >= 0 nor epochs.
@@ -27,5 +27,5 @@ def steps_in(length: Length, *, what: str, num_train_images: int, train_batch_si
 
 
 def check_length(length: Length, *, what: str) -> None:
-    """Raises UserError, as `steps_in` does, unless `length` is a number of steps or epochs."""
-    steps_in(length, what=what, num_train_images=1, train_batch_size=1)
+    """Raises UserError, as `to_steps` does, unless `length` is a number of steps or epochs."""
+    to_steps(length, what=what, num_train_images=1, train_batch_size=1)

@@ -1,7 +1,7 @@
 """What JAX has no public function for when several processes train together: how they exchange, stop and end.
 
 They exchange arrays through `jax.experimental.multihost_utils`. JAX's heartbeats notice a killed process; a collective
-notices it at once. The rest goes through notes on a `Board`:
+notices it at once. The rest goes through a `KeyValueStore`:
 
 * Text is exchanged within a time limit, and errors name late processes. `multihost_utils` sends arrays by collectives,
   which wait without limit and are compiled for each length; `assert_equal` does not say which process has which value.
@@ -21,7 +21,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from resnet_tpu.errors import LostProcessError, first_line
-from resnet_tpu.parallel.board import Board
+from resnet_tpu.parallel.key_values import KeyValueStore
 
 _POLL_SECS = 0.5
 _GRACE_SECS = 2.0  # for the main thread to end with its own message
@@ -33,7 +33,7 @@ class ProcessGroup:
 
     def __init__(self, *, index: int, count: int, timeout_secs: float) -> None:
         self.index, self.count = index, count
-        self._board = Board(index)
+        self._store = KeyValueStore(index)
         self._timeout_secs = timeout_secs
         self._calls = 0
         self._ending = threading.Event()
@@ -55,7 +55,7 @@ class ProcessGroup:
         self._calls += 1
         found = self._gather(f"exchange/{self._calls}", text, self._timeout_secs)
         # all are in this call, so none still reads the last one
-        self._board.take_down(f"exchange/{self._calls - 1}")
+        self._store.delete(f"exchange/{self._calls - 1}")
         return found
 
     def stop_signal(self, step: int, signal: Callable[[], int | None]) -> int | None:
@@ -74,7 +74,7 @@ class ProcessGroup:
         """Tells the others why this process ends, so that they end too; it then exits without JAX's shutdown."""
         self._ending.set()
         with contextlib.suppress(Exception):  # the store itself may be lost
-            self._board.pin("failed", json.dumps([message, code]))
+            self._store.set("failed", json.dumps([message, code]))
         atexit.register(self._exit, code)
         # a thread that waits for a device, which waits for another process, would keep this one from ending
         hurry = threading.Timer(3 * _GRACE_SECS, self._exit, [code])
@@ -95,12 +95,12 @@ class ProcessGroup:
 
     def _gather(self, topic: str, text: str, timeout_secs: float) -> list[str]:
         """The texts of all processes on a topic, in order. Raises LostProcessError, naming the first that is late."""
-        self._board.pin(topic, text)
+        self._store.set(topic, text)
         until = time.monotonic() + timeout_secs
         texts = []
         for index in range(self.count):
             try:
-                texts.append(self._board.wait_for(topic, index, until - time.monotonic()))
+                texts.append(self._store.wait_for(topic, index, until - time.monotonic()))
             except Exception as error:
                 is_late = status_of(error) == "DEADLINE_EXCEEDED"
                 got = f"nothing from it within {timeout_secs:.0f} s" if is_late else first_line(error)
@@ -123,8 +123,8 @@ class ProcessGroup:
     def _look_for_signal(self) -> None:
         """Once any process has received a signal, agrees with the others on the step to stop at."""
         if (number := self._signal()) is not None:
-            self._board.pin("stop", str(number))
-        if asked := self._board.notes("stop"):
+            self._store.set("stop", str(number))
+        if asked := self._store.values("stop"):
             # The lock is held until all have answered: none begins a step meanwhile, so none is ahead of its answer.
             with self._lock:
                 steps = self._gather("stop_at", str(self._step), _STOP_SECS)
@@ -132,11 +132,11 @@ class ProcessGroup:
 
     def _follow_any(self, grace_secs: float) -> None:
         """Ends this process if another has reported its failure, unless it ends by itself within `grace_secs`."""
-        failures = self._board.notes("failed")
+        failures = self._store.values("failed")
         if failures and not self._ending.wait(grace_secs):
             # only now: process 0 ends once all have heard, the store with it, and JAX aborts those still running
             with contextlib.suppress(Exception):
-                self._board.pin("followed", "")
+                self._store.set("followed", "")
             self._ending.set()
             failed, report = next(iter(failures.items()))
             message, code = json.loads(report)
@@ -160,7 +160,7 @@ class ProcessGroup:
 
     def _is_any_unaware(self) -> bool:
         """Whether some process has neither failed itself nor heard of the failure."""
-        return len({*self._board.notes("failed"), *self._board.notes("followed")}) < self.count
+        return len({*self._store.values("failed"), *self._store.values("followed")}) < self.count
 
 
 def status_of(error: BaseException) -> str | None:

@@ -16,7 +16,7 @@ from rich.table import Table
 from resnet_tpu.checkpoints import reading
 from resnet_tpu.checkpoints.meta import config_of
 from resnet_tpu.checkpoints.reading import Checkpoint
-from resnet_tpu.checkpoints.targets import check_target, write_model_dir
+from resnet_tpu.checkpoints.writing import check_target, write_model_dir
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.architecture import EPSILON, Architecture
 from resnet_tpu.models.arrays import Arrays, require_finite

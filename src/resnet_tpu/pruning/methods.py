@@ -104,7 +104,7 @@ _OF_TABLE = re.compile(rf"prune_(?P<table>\w+?)(?:_(?P<rounds>[1-{MOST_ROUNDS}])
 
 
 def find_method(name: str, *, seed: int = 0) -> Method:
-    """The method called `name`, which is one of `HELP`. Raises UserError for any other, naming the nearest.
+    """The method called `name`: `HELP` has the patterns. Raises UserError for any other, naming the nearest.
 
     seed: used by the methods that draw random numbers.
     """

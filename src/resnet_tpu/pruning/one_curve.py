@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 _SAME_BUT_SEEDS = "Combine those that differ only in their seeds."
 
 
-def check_one_curve(outcomes: Sequence[Outcome]) -> str:
+def common_pruning(outcomes: Sequence[Outcome]) -> str:
     """Checks that the outcomes form one curve; returns their kind of pruning, as named by `paper_curve`.
 
     Raises UserError for several kinds, several networks, or several runs of one seed at a level.

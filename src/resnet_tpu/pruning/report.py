@@ -8,7 +8,7 @@ from rich.table import Table
 
 from resnet_tpu import storage
 from resnet_tpu.errors import listed
-from resnet_tpu.pruning.one_curve import check_one_curve
+from resnet_tpu.pruning.one_curve import common_pruning
 from resnet_tpu.pruning.outcome import PHASES, UNPRUNED, Outcome, earlier_phases
 from resnet_tpu.pruning.paper import paper_network
 from resnet_tpu.pruning.phase import config_at
@@ -33,7 +33,7 @@ def report_experiment(outcomes: Sequence[Outcome], output_dir: str, network: str
     from resnet_tpu.pruning.picture import draw_curve, draw_layers  # matplotlib takes a while to load
     from resnet_tpu.reports.style import write_png
 
-    pruning, rows = check_one_curve(outcomes), summarize(outcomes)
+    pruning, rows = common_pruning(outcomes), summarize(outcomes)
     if left_out := earlier_phases(output_dir, outcomes):
         names = listed(left_out, _MOST_NAMED)
         do = "Name all levels in one call, or give each call an --output_dir of its own and --combine them."

@@ -6,7 +6,7 @@ from jax.sharding import Mesh
 
 from resnet_tpu.models.option_checks import options_without_effect
 from resnet_tpu.options.config import Config
-from resnet_tpu.options.lengths import steps_in
+from resnet_tpu.options.lengths import to_steps
 from resnet_tpu.training.maths.schedule import schedule_warnings
 
 
@@ -33,7 +33,7 @@ def note_on_epochs(config: Config, step: int, total: int, position: int) -> str:
     train, images = config.train, config.data.images_per_epoch
     if position == step * train.train_batch_size or isinstance(train.train_steps, int):
         return ""
-    asked = steps_in(train.train_steps, what="train_steps", num_train_images=images, train_batch_size=1)
+    asked = to_steps(train.train_steps, what="train_steps", num_train_images=images, train_batch_size=1)
     needed = step + max(0, asked - position) // train.train_batch_size
     end = (position + max(0, total - step) * train.train_batch_size) / images
     note = f"train_steps {train.train_steps} is {total} steps of {train.train_batch_size} images. As earlier steps had "

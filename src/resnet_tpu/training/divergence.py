@@ -12,7 +12,7 @@ from resnet_tpu.models.arrays import Arrays
 from resnet_tpu.reports.finite import check_finite
 from resnet_tpu.training.compiler_options import required_options_for
 from resnet_tpu.training.maths.loss import l2
-from resnet_tpu.training.point import Point
+from resnet_tpu.training.run_state import RunState
 
 
 def check_loss(loss: float, step: int, kept: Sequence[int]) -> None:
@@ -20,11 +20,11 @@ def check_loss(loss: float, step: int, kept: Sequence[int]) -> None:
     check_finite(f"Loss at step {step}", loss, lambda: advice(step, kept))
 
 
-def check_weights(point: Point, mesh: Mesh, kept: Sequence[int]) -> None:
+def check_weights(run: RunState, mesh: Mesh, kept: Sequence[int]) -> None:
     """Raises NonFiniteError if a weight or running statistic is not finite: the last loss need not show it."""
-    squares = _sum_of_squares_on(mesh.devices.flat[0])(point.state.params, point.state.batch_stats)
-    what = f"Sum of the squared weights at step {point.step}"
-    check_finite(what, float(squares), lambda: advice(point.step, kept))
+    squares = _sum_of_squares_on(mesh.devices.flat[0])(run.state.params, run.state.batch_stats)
+    what = f"Sum of the squared weights at step {run.step}"
+    check_finite(what, float(squares), lambda: advice(run.step, kept))
 
 
 def advice(step: int, kept: Sequence[int]) -> str:

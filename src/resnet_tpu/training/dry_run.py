@@ -28,7 +28,7 @@ def dry_run(config: Config) -> str:
         if not done and (prefix := tf1.find_checkpoint(config.run.model_dir)):
             done = [int(read_bundle(prefix, [STEP]).get(STEP, 0))]
         config, weights = resolve_initial_weights(config, checkpoints)
-        network = network_on(mesh, config)
+        network = network_on(config, mesh)
         if weights is not None:
             start_from(network, weights, *network.shapes())  # for its errors
         train_step_of(network, config, mesh)

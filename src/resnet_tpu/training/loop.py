@@ -1,6 +1,6 @@
 """Training from start to end: resume the run, train, evaluate, save.
 
-Only evaluations and checkpoints, which belong to the weights of one step, wait for that step; see `dispatcher`.
+Evaluations and checkpoints, which belong to the weights of one step, wait for that step; see `dispatcher` for the rest.
 """
 
 import functools
@@ -39,9 +39,9 @@ from resnet_tpu.training.maths.lengths import Lengths, lengths_of
 from resnet_tpu.training.maths.network import network_on
 from resnet_tpu.training.maths.step import EvalStep, TrainStep, make_eval_step
 from resnet_tpu.training.photos_seen import inherit_photos, remember_photos, warn_of_training_photos
-from resnet_tpu.training.point import Point
 from resnet_tpu.training.profiler import Profiler
 from resnet_tpu.training.run import check_start, keep_earlier_steps, open_run, resolve_order
+from resnet_tpu.training.run_state import RunState
 from resnet_tpu.training.start import find_start, resolve_initial_weights
 from resnet_tpu.training.steps_in_flight import steps_ahead
 
@@ -92,11 +92,11 @@ def train(
             config, weights = resolve_initial_weights(config, checkpoints)
             if not checkpoints.steps():
                 inherit_photos(config.run.model_dir, weights.source if weights else "")
-            network = network_on(mesh, config)
-            point = find_start(config, network, checkpoints, source.class_names, weights, mesh)
+            network = network_on(config, mesh)
+            run = find_start(config, network, checkpoints, source.class_names, weights, mesh)
             if train_step is None:
-                setting = resolve_kernels(config, mesh, point.kernels)
-                point.kernels = stored_form(setting, mesh)
+                setting = resolve_kernels(config, mesh, run.kernels)
+                run.kernels = stored_form(setting, mesh)
                 train_step = setting.train_step(network, config, mesh)
             trainer = Trainer(
                 config=config,
@@ -104,14 +104,14 @@ def train(
                 source=source,
                 validation=validation,
                 checkpoints=checkpoints,
-                point=point,
+                run_state=run,
                 train_step=train_step,
                 eval_step=make_eval_step(network, config.optimizer, device=mesh.devices.flat[0]),
                 on_step=on_step,
             )
             if validation is not None:
                 warn_of_training_photos(config.run.model_dir, validation, "validation")
-            if point.step < trainer.lengths.total:
+            if run.step < trainer.lengths.total:
                 remember_photos(config.run.model_dir, source)
             summary = trainer.run()
         if hosts.is_first():
@@ -130,7 +130,7 @@ def _read_scores(model_dir: str, *, evaluates: bool) -> dict[int, float]:
 
 @dataclass(kw_only=True)
 class Trainer:
-    """One training run on its devices, from the point that it has reached to its last step."""
+    """One training run on its devices, from the state that it has reached to its last step."""
 
     config: Config
     """With its counts resolved."""
@@ -138,7 +138,7 @@ class Trainer:
     source: Source
     validation: Source | None
     checkpoints: CheckpointStore
-    point: Point
+    run_state: RunState
     train_step: TrainStep
     eval_step: EvalStep
     on_step: OnStep | None
@@ -147,32 +147,32 @@ class Trainer:
 
     def run(self) -> Summary:
         """Trains from the current step to the last."""
-        model_dir, point, total = self.config.run.model_dir, self.point, self.lengths.total
+        model_dir, run, total = self.config.run.model_dir, self.run_state, self.lengths.total
         with Interruption() as stop:
-            if point.step == 0:
+            if run.step == 0:
                 self._write_description()
-            with MetricsWriter(model_dir, resume_step=point.step) if hosts.is_first() else nullcontext() as writer:
+            with MetricsWriter(model_dir, resume_step=run.step) if hosts.is_first() else nullcontext() as writer:
                 self.checkpoints.scores.update(_read_scores(model_dir, evaluates=self.validation is not None))
                 if self._is_eval_due():  # the run was stopped between saving and evaluating
                     self._evaluate(writer)
-                if hosts.is_first() and (note := note_on_epochs(self.config, point.step, total, point.position)):
+                if hosts.is_first() and (note := note_on_epochs(self.config, run.step, total, run.position)):
                     log.warning("%s", note)
-                if point.step < total:
+                if run.step < total:
                     self._train(stop, writer)
                 else:
-                    log.info("%s", describe_end(model_dir, point.step, total))
+                    log.info("%s", describe_end(model_dir, run.step, total))
                     if self.validation is not None:
-                        self.evaluation = hosts.from_first(lambda: evaluation_at(model_dir, point.step)) or None
+                        self.evaluation = hosts.from_first(lambda: evaluation_at(model_dir, run.step)) or None
             stop.end_if_signalled()  # a signal may have come in an evaluation
-        return Summary(point.step, self.evaluation)
+        return Summary(run.step, self.evaluation)
 
     def _train(self, stop: Interruption, writer: MetricsWriter | None) -> None:
         """Trains from the current step to the last, or until a stop is due."""
-        point, lengths, first = self.point, self.lengths, self.point.step
-        check_weights(point, self.mesh, self.checkpoints.steps())
+        run, lengths, first = self.run_state, self.lengths, self.run_state.step
+        check_weights(run, self.mesh, self.checkpoints.steps())
         if lengths.saves_at(first):  # step 0: the only checkpoint that can be missing here
             self._save()
-        log.info("%s", describe_run(self.config, self.mesh, first, lengths.total, point.position))
+        log.info("%s", describe_run(self.config, self.mesh, first, lengths.total, run.position))
         for line in start_warnings(self.config, len(self.source)):
             log.warning("%s", line)
         with (
@@ -185,36 +185,36 @@ class Trainer:
             ahead = 0 if is_basic else steps_ahead(self.mesh)
             batches = placement.prefetch(loader, self.mesh, ahead=0 if is_basic else 2)
             reports = LoopReports(
-                self.config, point, writer=writer, loader=loader, progress=progress, input_wait=input_wait
+                self.config, run, writer=writer, loader=loader, progress=progress, input_wait=input_wait
             )
-            steps = Dispatcher(point, self.train_step, batches, input_wait, functools.partial(self._end_step, reports))
+            steps = Dispatcher(run, self.train_step, batches, input_wait, functools.partial(self._end_step, reports))
             is_stopping = stop.is_due(first)
             reports.start_clock(first)
-            while point.step < lengths.total and not is_stopping:
-                is_first = point.step == first
+            while run.step < lengths.total and not is_stopping:
+                is_first = run.step == first
                 steps.dispatch(ahead=0 if is_first else ahead)
                 if is_first:  # it includes compilation: it says nothing about the speed
-                    log.info("First step after %.1f s", reports.start_clock(point.step))
+                    log.info("First step after %.1f s", reports.start_clock(run.step))
                     if first > 0:
                         self._write_description()
-                is_stopping, eval_is_due = stop.is_due(point.step), self._is_eval_due()
-                profiler.after_step(point.step, may_begin=not eval_is_due)
-                if is_stopping or lengths.reports_at(point.step):
-                    reports.end_loop(point.step)
-                if not (is_stopping or eval_is_due or lengths.saves_at(point.step)):
+                is_stopping, eval_is_due = stop.is_due(run.step), self._is_eval_due()
+                profiler.after_step(run.step, may_begin=not eval_is_due)
+                if is_stopping or lengths.reports_at(run.step):
+                    reports.end_loop(run.step)
+                if not (is_stopping or eval_is_due or lengths.saves_at(run.step)):
                     continue
                 steps.land()
-                if eval_is_due or point.step == lengths.total:
+                if eval_is_due or run.step == lengths.total:
                     profiler.stop()
-                check_weights(point, self.mesh, self.checkpoints.steps())
+                check_weights(run, self.mesh, self.checkpoints.steps())
                 self._save()
                 if eval_is_due and not is_stopping:
                     self._evaluate(writer)
-                is_stopping = stop.is_due(point.step)  # a signal may have come meanwhile
-                reports.start_clock(point.step)
+                is_stopping = stop.is_due(run.step)  # a signal may have come meanwhile
+                reports.start_clock(run.step)
         self.checkpoints.wait()
-        if is_stopping and point.step < lengths.total and point.step in self.checkpoints.steps():
-            log.info("Stopped at step %d, which is saved. Start the same training again to go on.", point.step)
+        if is_stopping and run.step < lengths.total and run.step in self.checkpoints.steps():
+            log.info("Stopped at step %d, which is saved. Start the same training again to go on.", run.step)
 
     @functools.cached_property
     def lengths(self) -> Lengths:
@@ -227,7 +227,7 @@ class Trainer:
             self.config.run.model_dir,
             every_n_steps=train.profile_every_n_steps,
             duration_ms=train.tpu_profile_duration,
-            step=self.point.step,
+            step=self.run_state.step,
             total=self.lengths.total,
         )
 
@@ -237,13 +237,13 @@ class Trainer:
             self.config.data,
             batch_size=self.config.train.train_batch_size,
             seed=self.config.train.seed,
-            start_position=self.point.position,
+            start_position=self.run_state.position,
             host_index=jax.process_index(),
             num_hosts=jax.process_count(),
         )
 
     def _is_eval_due(self) -> bool:
-        step = self.point.step
+        step = self.run_state.step
         return self.validation is not None and step not in self.checkpoints.scores and self.lengths.evaluates_at(step)
 
     def _end_step(self, reports: LoopReports, step: int, metrics: dict[str, Any]) -> None:
@@ -256,14 +256,14 @@ class Trainer:
     def _save(self) -> None:
         if self.validation is None:  # others may evaluate: `eval --watch`
             self.checkpoints.scores.update(_read_scores(self.config.run.model_dir, evaluates=False))
-        self.checkpoints.save(self.point.step, self.point.state.to_arrays(), self.point.meta(self.config))
+        self.checkpoints.save(self.run_state.step, self.run_state.state.to_arrays(), self.run_state.meta(self.config))
 
     def _evaluate(self, writer: MetricsWriter | None) -> None:
-        begun, step = time.perf_counter(), self.point.step
+        begun, step = time.perf_counter(), self.run_state.step
         assert self.validation is not None
         try:
             self.evaluation = evaluate(
-                self.eval_step, *self.point.state.eval_arrays(), self.validation, self.config, self.mesh, step=step
+                self.eval_step, *self.run_state.state.eval_arrays(), self.validation, self.config, self.mesh, step=step
             )
         except NonFiniteError as error:  # the weights are finite: their checkpoint was saved
             raise error.but(do=advice(step, self.checkpoints.steps())) from None
@@ -275,4 +275,4 @@ class Trainer:
     def _write_description(self) -> None:
         """Writes `config.json` and `labels.txt`. Do not call it if nothing is trained: it would overwrite the run's."""
         if hosts.is_first():
-            write_description(self.config.run.model_dir, self.config, self.point.meta(self.config)["class_names"])
+            write_description(self.config.run.model_dir, self.config, self.run_state.meta(self.config)["class_names"])

@@ -11,7 +11,7 @@ from resnet_tpu.reports.metrics import MetricsWriter
 from resnet_tpu.reports.progress import TrainingProgress
 from resnet_tpu.training.input_wait import InputWait
 from resnet_tpu.training.maths.lengths import lengths_of
-from resnet_tpu.training.point import Point
+from resnet_tpu.training.run_state import RunState
 
 log = logging.getLogger(__name__)
 
@@ -22,18 +22,18 @@ class LoopReports:
     def __init__(
         self,
         config: Config,
-        point: Point,
+        run: RunState,
         *,
         writer: MetricsWriter | None,
         loader: Batches,
         progress: TrainingProgress,
         input_wait: InputWait,
     ) -> None:
-        """point: where the steps begin. writer: None for a process that does not write."""
+        """run: where the steps begin. writer: None for a process that does not write."""
         self._config, self._total, self._writer, self._loader = config, lengths_of(config).total, writer, loader
         self._progress, self._input_wait = progress, input_wait
-        self._start, self._position = point.step, point.position
-        self._ended = point.step  # all steps before this one have ended
+        self._start, self._position = run.step, run.position
+        self._ended = run.step  # all steps before this one have ended
         self._rows: dict[int, dict[str, Any]] = {}
         self._loop_ends: deque[int] = deque()
         self._timed_from = (0.0, 0)  # time and step up to which the speed has been reported

@@ -38,7 +38,7 @@ def check_training(config: Config) -> None:
     """
     check_start(config)
     config, _, _, mesh = open_run(config)
-    train_step_of(network_on(mesh, config), config, mesh)
+    train_step_of(network_on(config, mesh), config, mesh)
 
 
 def open_run(config: Config) -> tuple[Config, Source, Source | None, Mesh]:

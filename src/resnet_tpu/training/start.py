@@ -25,7 +25,7 @@ from resnet_tpu.options.config import Config, OptimizerConfig
 from resnet_tpu.options.run_file import read_run
 from resnet_tpu.parallel import hosts, meshes, placement
 from resnet_tpu.training.maths.state import TrainState, create_state, start_state
-from resnet_tpu.training.point import Point
+from resnet_tpu.training.run_state import RunState
 
 log = logging.getLogger(__name__)
 
@@ -90,7 +90,7 @@ def find_start(
     class_names: list[str] | None,
     weights: Weights | None,
     mesh: Mesh,
-) -> Point:
+) -> RunState:
     """The newest checkpoint of `model_dir`, ours or else the original's; without one, `weights` or random ones.
 
     Raises UserError when a checkpoint is of another network or other classes.
@@ -109,7 +109,7 @@ def find_start(
         log.info("Resuming from step %d of %s", checkpoint.step, checkpoints.directory)
         meta = checkpoint.meta
         state = shapes.with_arrays(checkpoint.arrays)
-        return Point(state, checkpoint.step, meta["position"], class_names or names, meta.get("kernels"))
+        return RunState(state, checkpoint.step, meta["position"], class_names or names, meta.get("kernels"))
     if original := tf1.find_checkpoint(config.run.model_dir):
         state = _continue_original(network, config.optimizer, original)
     elif weights is not None:
@@ -121,7 +121,7 @@ def find_start(
     else:
         state = create_state(network, config.optimizer, config.train.seed)
     step = int(state.step)
-    return Point(placement.put_replicated(state, mesh), step, step * config.train.train_batch_size, class_names)
+    return RunState(placement.put_replicated(state, mesh), step, step * config.train.train_batch_size, class_names)
 
 
 def _read_original(network: Network, config: OptimizerConfig, prefix: str) -> Arrays:

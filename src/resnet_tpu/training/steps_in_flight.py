@@ -31,7 +31,7 @@ class StepsInFlight:
             value.copy_to_host_async()
         self._steps.append((step, metrics))
 
-    def land(self, keep: int) -> Iterator[tuple[int, dict[str, Any]]]:
+    def ended(self, keep: int) -> Iterator[tuple[int, dict[str, Any]]]:
         """Yields every step except the newest `keep`, with its metrics, once it has ended."""
         while len(self._steps) > keep:
             step, metrics = self._steps.popleft()
@@ -46,5 +46,5 @@ def paced(steps: Iterable[Mapping[str, jax.Array]], keep: int) -> Iterator[dict[
     flight = StepsInFlight()
     for step, outputs in enumerate(steps):
         flight.add(step, outputs)
-        yield from (landed for _, landed in flight.land(keep))
-    yield from (landed for _, landed in flight.land(0))
+        yield from (metrics for _, metrics in flight.ended(keep))
+    yield from (metrics for _, metrics in flight.ended(0))

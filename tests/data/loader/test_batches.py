@@ -18,7 +18,7 @@ import pytest
 
 from resnet_tpu.data.loader.batches import Batch, Batches, eval_batches, train_batches
 from resnet_tpu.data.loader.order import random_at, record_at_position
-from resnet_tpu.data.loader.workers import kind_of_workers
+from resnet_tpu.data.loader.worker_choice import kind_of_workers
 from resnet_tpu.data.pixels.augment import augment
 from resnet_tpu.data.pixels.decode import DecodeError, decode
 from resnet_tpu.data.pixels.preprocess import eval_image, train_image

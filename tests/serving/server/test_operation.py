@@ -18,7 +18,7 @@ from resnet_tpu.errors import UserError
 from resnet_tpu.serving.export.classifier import softmax
 from resnet_tpu.serving.server.app import make_app
 from resnet_tpu.serving.server.batching import Batcher
-from resnet_tpu.serving.server.gate import State
+from resnet_tpu.serving.server.gate import Readiness
 from resnet_tpu.serving.server.metrics import Metrics
 from resnet_tpu.serving.server.models import Loader, load_models
 from resnet_tpu.serving.server.options import ServeOptions
@@ -110,7 +110,7 @@ def test_a_network_that_fails_is_an_internal_error_and_no_more(export_dir: Path,
         metrics = loader.metrics.of_model("flowers")
         broken = Batcher(fail, decoders=loader.decoders, metrics=metrics, max_batch_size=2, max_wait=0, max_queue=9)
         flowers.current, sound = dataclasses.replace(flowers.current, batcher=broken), flowers.current
-        app = httpx.ASGITransport(make_app(models, loader, State()), raise_app_exceptions=False)
+        app = httpx.ASGITransport(make_app(models, loader, Readiness()), raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=app, base_url="http://server") as client:
             answer = await client.post("/v1/models/flowers:classify", files={"images": images[0]})
             assert (answer.status_code, list(answer.json())) == (500, ["error"])
@@ -138,7 +138,7 @@ def test_the_work_for_a_request_that_is_out_of_time_is_dropped(export_dir: Path,
         metrics = loader.metrics.of_model("flowers")
         batcher = Batcher(block, decoders=loader.decoders, metrics=metrics, max_batch_size=1, max_wait=0, max_queue=9)
         flowers.current = dataclasses.replace(flowers.current, batcher=batcher)
-        app = httpx.ASGITransport(make_app(models, loader, State()))
+        app = httpx.ASGITransport(make_app(models, loader, Readiness()))
         async with httpx.AsyncClient(transport=app, base_url="http://server") as client:
             files = [("images", image) for image in images[:3]]
             answer = await client.post("/v1/models/flowers:classify", files=files)
@@ -170,7 +170,7 @@ def test_probabilities_that_are_no_numbers_are_never_answered(export_dir: Path, 
             overflow, decoders=loader.decoders, metrics=metrics, max_batch_size=2, max_wait=9, max_queue=9
         )
         flowers.current = dataclasses.replace(flowers.current, batcher=batcher)
-        app = httpx.ASGITransport(make_app(models, loader, State()), raise_app_exceptions=False)
+        app = httpx.ASGITransport(make_app(models, loader, Readiness()), raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=app, base_url="http://server") as client:
             version = flowers.current.bundle.version
             expected = f"Image 0: flowers version {version}, step 3, gives logits that are not finite."

@@ -74,7 +74,7 @@ def test_an_evaluation_is_no_further_ahead_of_the_device_than_a_training(
     config = trained.config.replace(data_dir="synthetic", num_eval_images=37, eval_batch_size=4)
     source = open_source(config.data, "validation")
     unfinished, most = 0, []
-    step, land = make_eval_step(trained.network, config.optimizer), StepsInFlight.land
+    step, ended = make_eval_step(trained.network, config.optimizer), StepsInFlight.ended
 
     def counting_step(*arguments: object) -> dict[str, jax.Array]:
         nonlocal unfinished
@@ -82,13 +82,13 @@ def test_an_evaluation_is_no_further_ahead_of_the_device_than_a_training(
         most.append(unfinished)
         return step(*arguments)  # pyright: ignore[reportArgumentType]
 
-    def counting_land(flight: StepsInFlight, keep: int) -> Iterator[tuple[int, dict[str, object]]]:
+    def counting_ended(flight: StepsInFlight, keep: int) -> Iterator[tuple[int, dict[str, object]]]:
         nonlocal unfinished
-        for landed in land(flight, keep):
+        for each in ended(flight, keep):
             unfinished -= 1
-            yield landed
+            yield each
 
-    monkeypatch.setattr(StepsInFlight, "land", counting_land)
+    monkeypatch.setattr(StepsInFlight, "ended", counting_ended)
     monkeypatch.setattr("resnet_tpu.training.inference.one_pass.steps_ahead", lambda _: 3)
     evaluate(counting_step, trained.params, trained.batch_stats, source, config, mesh, step=trained.step)
     assert most == [1, 2, 3, 4, 4, 4, 4, 4, 4, 4]

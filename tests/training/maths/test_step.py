@@ -219,7 +219,7 @@ def test_runs_share_a_step_unless_they_differ_in_an_option_that_changes_it() -> 
 
     def step_of(**changes: Any) -> TrainStep:
         changed = config.replace(**changes)
-        return train_step_of(network_on(mesh, changed), changed, mesh)
+        return train_step_of(network_on(changed, mesh), changed, mesh)
 
     first = step_of()
     for unimportant in ({"model_dir": "elsewhere"}, {"save_checkpoints_steps": 2}, {"lottery_checkpoint_iters": "1"}):

@@ -16,12 +16,12 @@ import numpy as np
 
 from resnet_tpu.data.loader.ahead import ReadAhead, by_chunks, by_segments
 from resnet_tpu.data.loader.cache import CacheReport, open_cache
-from resnet_tpu.data.loader.chunks import Chunking, ChunkMaker
+from resnet_tpu.data.loader.chunking import Chunking, ChunkMaker
 from resnet_tpu.data.loader.filling import FillChunk, FillerProcesses, RowFiller
 from resnet_tpu.data.loader.order_choice import choose_order, piece_order
 from resnet_tpu.data.loader.prefetch import Prefetch
 from resnet_tpu.data.loader.slots import Layout, Slots
-from resnet_tpu.data.loader.workers import MOST_IN_CHUNK, WorkerKind, kind_of_workers, num_workers
+from resnet_tpu.data.loader.worker_choice import MOST_IN_CHUNK, WorkerKind, kind_of_workers, num_workers
 from resnet_tpu.data.pixels.preprocess import TrainImage, train_image
 from resnet_tpu.data.sources.source import Source, as_remote
 from resnet_tpu.errors import UserError

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from resnet_tpu.checkpoints.targets import write_model_dir
+from resnet_tpu.checkpoints.writing import write_model_dir
 from resnet_tpu.models.arrays import Arrays
 from resnet_tpu.models.from_options import network_of
 from resnet_tpu.options.config import Config

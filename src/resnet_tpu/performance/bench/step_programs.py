@@ -109,7 +109,7 @@ def make_ours(case: Case, precision: str) -> tuple[Any, Step]:
     from resnet_tpu.training.maths.state import create_state
 
     config, mesh, setting = choose_ours(case, precision)
-    network = network_on(mesh, config)
+    network = network_on(config, mesh)
     state = create_state(network, config.optimizer, seed=0)
     params = jax.device_get(state.params)
     train_step = setting.train_step(network, config, mesh)

@@ -21,7 +21,7 @@ def lower_train_step(config: Config, mesh: Mesh, setting: KernelSetting | None =
 
     setting: how the step is computed; None: as the options say, see `train_step_of`.
     """
-    network = network_on(mesh, config)
+    network = network_on(config, mesh)
     step: Any = (setting.train_step if setting else train_step_of)(network, config, mesh)
     state = jax.eval_shape(functools.partial(start_state, config.optimizer), *network.shapes())
     state = placement.with_sharding(state, meshes.replicated(mesh))
@@ -30,7 +30,7 @@ def lower_train_step(config: Config, mesh: Mesh, setting: KernelSetting | None =
 
 def lower_eval_step(config: Config, mesh: Mesh) -> jax.stages.Lowered:
     """One step of evaluation."""
-    network = network_on(mesh, config)
+    network = network_on(config, mesh)
     step: Any = make_eval_step(network, config.optimizer, device=mesh.devices.flat[0])
     params, batch_stats = placement.with_sharding(network.shapes(), meshes.replicated(mesh))
     return step.lower(params, batch_stats, _batch(config, eval_batch_size(config, mesh.devices.size), mesh))

@@ -6,7 +6,7 @@ import statistics
 from dataclasses import dataclass
 
 from resnet_tpu.data.loader.cache import is_cached
-from resnet_tpu.data.loader.workers import kind_of_workers, num_workers
+from resnet_tpu.data.loader.worker_choice import kind_of_workers, num_workers
 from resnet_tpu.data.sources.data_dir import open_source
 from resnet_tpu.data.sources.source import Source
 from resnet_tpu.models.option_checks import check_options

@@ -87,7 +87,7 @@ def measure_step(config: Config, mesh: Mesh, *, seconds: float) -> float:
     if mesh.devices.flat[0].platform == "cpu":
         parts = mesh.devices.size * config.optimizer.gradient_accumulation_steps
         config = config.replace(train_batch_size=min(config.train.train_batch_size, _MOST_PER_CPU * parts))
-    step = resolve_kernels(config, mesh, None).train_step(network_on(mesh, config), config, mesh)
+    step = resolve_kernels(config, mesh, None).train_step(network_on(config, mesh), config, mesh)
     batch = random_batch(config, mesh)
     durations: list[float] = []
     state, _ = jax.block_until_ready(step(random_state(config, mesh), batch))

@@ -17,7 +17,7 @@ from resnet_tpu.data.loader.ahead import CHUNKS_PER_REQUEST, THREADS
 from resnet_tpu.data.loader.cache import is_cached
 from resnet_tpu.data.loader.order import random_at, record_at_position
 from resnet_tpu.data.loader.order_choice import choose_order
-from resnet_tpu.data.loader.workers import MOST_IN_CHUNK
+from resnet_tpu.data.loader.worker_choice import MOST_IN_CHUNK
 from resnet_tpu.data.pixels.augment import augment
 from resnet_tpu.data.pixels.crop import train_window
 from resnet_tpu.data.pixels.decode import DecodeError, decode

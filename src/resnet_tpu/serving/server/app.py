@@ -14,7 +14,7 @@ from starlette.responses import HTMLResponse, PlainTextResponse, Response
 
 from resnet_tpu import __version__
 from resnet_tpu.serving.server import openapi
-from resnet_tpu.serving.server.gate import Gate, State
+from resnet_tpu.serving.server.gate import Gate, Readiness
 from resnet_tpu.serving.server.json_answer import json_response
 from resnet_tpu.serving.server.metrics import Metrics
 from resnet_tpu.serving.server.models import Loader, Model, reloading
@@ -42,13 +42,13 @@ register_url_convertor("part", _Part())
 TopK = Annotated[int, Query(ge=1, description="Classes to return for each image.")]
 
 
-def make_app(models: Mapping[str, Model], loader: Loader, state: State) -> FastAPI:
-    """The server as an ASGI application. It sets `state` to ready when it starts; the caller may change that later."""
+def make_app(models: Mapping[str, Model], loader: Loader, readiness: Readiness) -> FastAPI:
+    """The server as an ASGI application. It is ready when it starts; the caller may change `readiness` later."""
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         with reloading([*models.values()], loader):
-            state.is_ready = True
+            readiness.is_ready = True
             yield
 
     app = FastAPI(
@@ -66,10 +66,10 @@ def make_app(models: Mapping[str, Model], loader: Loader, state: State) -> FastA
     service = Service(models, loader.options)
     _add_predictions(app, service)
     _add_models(app, service)
-    _add_operation(app, loader.metrics, state)
+    _add_operation(app, loader.metrics, readiness)
     _add_pages(app)
     _add_errors(app)
-    app.add_middleware(Gate, metrics=loader.metrics, state=state, access_log=loader.options.access_log)
+    app.add_middleware(Gate, metrics=loader.metrics, readiness=readiness, access_log=loader.options.access_log)
     return app
 
 
@@ -135,9 +135,9 @@ def _add_models(app: FastAPI, service: Service) -> None:
         return metadata(name, version)
 
 
-def _add_operation(app: FastAPI, metrics: Metrics, state: State) -> None:
+def _add_operation(app: FastAPI, metrics: Metrics, readiness: Readiness) -> None:
     def health() -> Response:
-        return json_response({"live": True, "ready": state.is_ready}, 200 if state.is_ready else 503)
+        return json_response({"live": True, "ready": readiness.is_ready}, 200 if readiness.is_ready else 503)
 
     @app.get("/health", responses=openapi.health_answer(503))
     async def health_all() -> Response:
@@ -152,7 +152,7 @@ def _add_operation(app: FastAPI, metrics: Metrics, state: State) -> None:
     @app.get("/health/live", responses=openapi.health_answer())
     async def health_live() -> Response:
         """200 as long as the process answers."""
-        return json_response({"live": True, "ready": state.is_ready})
+        return json_response({"live": True, "ready": readiness.is_ready})
 
     @app.get("/metrics", response_class=PlainTextResponse)
     async def read_metrics() -> Response:

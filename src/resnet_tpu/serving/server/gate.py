@@ -1,4 +1,4 @@
-"""The middleware that every request passes: limits its head, counts it, logs it, and applies the server's state."""
+"""The middleware before the application: limits a request's head, counts and logs it, and applies the readiness."""
 
 import asyncio
 import json
@@ -22,7 +22,7 @@ _STOPPING = Refusal(503, "Server: got a request that it has no time to answer, a
 
 
 @dataclass
-class State:
+class Readiness:
     """Whether load balancers should send requests. The server answers them either way."""
 
     is_ready: bool = False
@@ -34,8 +34,8 @@ class Gate:
     HEAD is answered like GET; the connection omits the body.
     """
 
-    def __init__(self, app: ASGIApp, metrics: Metrics, state: State, *, access_log: bool) -> None:
-        self.app, self.metrics, self.state, self.access_log = app, metrics, state, access_log
+    def __init__(self, app: ASGIApp, metrics: Metrics, readiness: Readiness, *, access_log: bool) -> None:
+        self.app, self.metrics, self.readiness, self.access_log = app, metrics, readiness, access_log
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -58,7 +58,7 @@ class Gate:
             if message["type"] == "http.response.start":
                 status, is_answered = message["status"], True
                 # a client that waits for 100 Continue may skip its body: its next request would be read as the body
-                if is_body_held or not self.state.is_ready:
+                if is_body_held or not self.readiness.is_ready:
                     headers = dict(message["headers"]) | {b"connection": b"close"}
                     message["headers"] = list(headers.items())
             await send(message)

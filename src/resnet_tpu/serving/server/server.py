@@ -19,7 +19,7 @@ from resnet_tpu.errors import UserError
 from resnet_tpu.serving.server import images
 from resnet_tpu.serving.server.app import make_app
 from resnet_tpu.serving.server.connection import bounded_protocol
-from resnet_tpu.serving.server.gate import State
+from resnet_tpu.serving.server.gate import Readiness
 from resnet_tpu.serving.server.metrics import Metrics
 from resnet_tpu.serving.server.models import Loader, load_models
 from resnet_tpu.serving.server.options import ServeOptions
@@ -41,7 +41,7 @@ def serve(given: Sequence[str], options: ServeOptions) -> None:
     given: `NAME=PATH`, or PATH for the bundle's own name.
     """
     _allow_connections(options.max_connections)
-    metrics, state = Metrics(), State()
+    metrics, readiness = Metrics(), Readiness()
     with (
         _listen(options.host, options.port) as listener,
         start_threads(options.num_parallel_calls or machine.num_cores(), "decode") as decoders,
@@ -52,7 +52,9 @@ def serve(given: Sequence[str], options: ServeOptions) -> None:
         for name, model in models.items():
             count = len(model.current.bundle.class_names)
             log.info("%s: version %d, %d classes, %s", name, model.current.bundle.version, count, model.current.form)
-        _Server(make_app(models, loader, state), listener, options, metrics, state, next(iter(models))).run([listener])
+        _Server(make_app(models, loader, readiness), listener, options, metrics, readiness, next(iter(models))).run(
+            [listener]
+        )
         decoders.shutdown(wait=False, cancel_futures=True)
     log.info("Stopped.")
 
@@ -100,7 +102,13 @@ class _Server(uvicorn.Server):
     """uvicorn with limits on connections and an orderly stop."""
 
     def __init__(
-        self, app: FastAPI, listener: socket.socket, options: ServeOptions, metrics: Metrics, state: State, model: str
+        self,
+        app: FastAPI,
+        listener: socket.socket,
+        options: ServeOptions,
+        metrics: Metrics,
+        readiness: Readiness,
+        model: str,
     ) -> None:
         """model: the name of a served model, for the example in the log."""
         # no log line for each malformed request
@@ -120,7 +128,7 @@ class _Server(uvicorn.Server):
                 timeout_keep_alive=_KEEP_ALIVE_SECONDS,
             )
         )
-        self._options, self._state, self._model = options, state, model
+        self._options, self._readiness, self._model = options, readiness, model
         self._skips_waiting = False
         self._warns_at = 0.0
         host, port = listener.getsockname()[:2]
@@ -155,7 +163,7 @@ class _Server(uvicorn.Server):
         log.info("Serving at %s", self._url)
         log.info("Open that, or: curl -F images=@photo.jpg %s/v1/models/%s:classify", self._url, self._model)
         await super().main_loop()
-        self._state.is_ready = False
+        self._readiness.is_ready = False
         log.info("Stopping: answering requests in progress")
         # even while nobody is connected: load balancers connect only to ask whether it is ready
         await self._wait(self._options.drain_seconds, lambda: False)

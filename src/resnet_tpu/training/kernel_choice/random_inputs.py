@@ -20,7 +20,7 @@ def random_state(config: Config, mesh: Mesh, last_bit: float = 0.0, seed: int = 
     Its step is 1: the momentum of LARS holds the learning rate, which is 0 at step 0 and would hide everything.
     last_bit: the fraction by which every weight is raised or lowered, drawn from `seed`.
     """
-    params, batch_stats = network_on(mesh, config).init(0)
+    params, batch_stats = network_on(config, mesh).init(0)
     leaves, structure = jax.tree.flatten(params)
     rng, noise = np.random.default_rng(0), np.random.default_rng(seed)
     changed = [leaf + 0.1 * rng.standard_normal(leaf.shape, np.float32) if leaf.ndim == 1 else leaf for leaf in leaves]

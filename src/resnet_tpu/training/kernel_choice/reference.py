@@ -24,7 +24,7 @@ class Reference:
         """config: of a run whose options are resolved."""
         self._config = config
         self._mesh = mesh
-        self._step = train_step_of(network_on(mesh, config), config, mesh, kernels=PLAIN, tuned_compiler=False)
+        self._step = train_step_of(network_on(config, mesh), config, mesh, kernels=PLAIN, tuned_compiler=False)
         self._plain = self._gradients(self._step, mesh)
         self._noisy: list[list[float]] = []
         self._draw(_FEW)

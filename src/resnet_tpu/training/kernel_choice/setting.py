@@ -56,7 +56,7 @@ def setting_before(entry: dict[str, Any], config: Config, mesh: Mesh) -> KernelS
 
 def runnable(setting: KernelSetting | None, config: Config, mesh: Mesh) -> KernelSetting | None:
     """A setting that was stored, if there is one that such devices can run."""
-    if setting and not _has_options(mesh):  # then what was stored before 30 November 2026 says True all the same
+    if setting and not _has_options(mesh):  # older versions stored True there all the same
         setting = KernelSetting(setting.kernels)
     return setting if setting in candidates(config, mesh) else None
 

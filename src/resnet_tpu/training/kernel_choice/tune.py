@@ -47,7 +47,7 @@ def tune(config: Config, mesh: Mesh) -> tuple[KernelSetting, list[Trial]]:
     Returns (the fastest, all trials). A setting that does not compile, does not fit in memory or does not agree with
     the plain layers is left out. The images are random. With several hosts, all must call this; the first decides.
     """
-    reference, network = Reference(config, mesh), network_on(mesh, config)
+    reference, network = Reference(config, mesh), network_on(config, mesh)
     every = candidates(config, mesh)
     trials, steps = [], {}
     for setting in track(every, "verify kernels", len(every)):

@@ -1,1 +1,1 @@
-"""The mathematics of a step: loss, mixing, masking, schedule, optimizer, state, and the step itself."""
+"""The mathematics of a step: network, loss, mixing, masking, schedule and its lengths, optimizer, state, the step."""

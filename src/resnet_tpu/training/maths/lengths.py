@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config
-from resnet_tpu.options.lengths import Length, steps_in
+from resnet_tpu.options.lengths import Length, to_steps
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ def steps_of(config: Config, name: str, length: Length) -> int:
     Raises UserError when it is not a length.
     """
     images, batch = config.data.images_per_epoch, config.train.train_batch_size
-    return steps_in(length, what=name, num_train_images=images, train_batch_size=batch)
+    return to_steps(length, what=name, num_train_images=images, train_batch_size=batch)
 
 
 def lengths_of(config: Config) -> Lengths:

@@ -8,7 +8,7 @@ from resnet_tpu.options.config import Config
 from resnet_tpu.parallel import division
 
 
-def network_on(mesh: Mesh, config: Config) -> Network:
+def network_on(config: Config, mesh: Mesh) -> Network:
     """The network of a run whose counts are resolved, with batch norm in groups of the devices of `mesh`.
 
     Raises UserError if there is no such network, or the devices cannot be divided into such groups.

@@ -1,4 +1,4 @@
-"""Where converted weights are written: always a new path, which appears whole or not at all."""
+"""Writes converted weights to a new path, which appears whole or not at all; in a bucket, file by file."""
 
 import contextlib
 import logging
@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from resnet_tpu import storage
 from resnet_tpu.checkpoints import folders
 from resnet_tpu.checkpoints.meta import make_meta
+from resnet_tpu.checkpoints.safetensors_file import SUFFIX
 from resnet_tpu.checkpoints.store import CheckpointStore
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.arrays import Arrays
@@ -22,9 +23,6 @@ log = logging.getLogger(__name__)
 
 WeightsForm = Literal["model_dir", "tf1", "safetensors", "timm"]
 """What `convert` writes."""
-
-SUFFIX = ".safetensors"
-"""Ending of the name of a file of weights."""
 
 
 def check_target(target: str, to: WeightsForm) -> None:
@@ -42,7 +40,7 @@ def check_target(target: str, to: WeightsForm) -> None:
 
 
 def write_model_dir(target: str, config: Config, arrays: Arrays, class_names: list[str] | None) -> None:
-    """Writes a run that every command accepts, with these arrays as its one checkpoint, whole or not at all."""
+    """Writes a run that every command accepts, with these arrays as its one checkpoint. See `new_folder`."""
     if class_names is None:
         log.info("No class names found: the classes are called 0, 1, ... Use --labels=FILE to name them")
     config, step = config.replace(model_dir=target), int(arrays["step"])
@@ -57,7 +55,10 @@ def write_model_dir(target: str, config: Config, arrays: Arrays, class_names: li
 
 @contextlib.contextmanager
 def new_folder(target: str) -> Iterator[str]:
-    """A folder to write to, which becomes `target` when the block succeeds and is deleted when it raises."""
+    """A folder to write to, which becomes `target` when the block succeeds and is deleted when it raises.
+
+    In a bucket it is `target` itself, and stays as far as it was written.
+    """
     if storage.is_remote(target):
         yield target
         return

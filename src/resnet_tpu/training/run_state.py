@@ -1,4 +1,4 @@
-"""How far a run has come."""
+"""What a run holds between two steps."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -9,8 +9,8 @@ from resnet_tpu.training.maths.state import TrainState
 
 
 @dataclass
-class Point:
-    """All that a checkpoint of a run holds besides its options. Each step that is dispatched moves it on."""
+class RunState:
+    """All that a checkpoint of a run holds besides its options. It moves on when a step is dispatched."""
 
     state: TrainState
     """On the devices."""
@@ -20,8 +20,8 @@ class Point:
     class_names: list[str] | None
     """From the data or, if these have none, from the checkpoint."""
     kernels: dict[str, Any] | None = None
-    """What computes the steps, see `kernel_choice.setting.stored_form`."""
+    """What computes the steps, see `kernel_choice.setting.stored_form`; None for a caller's own step in a new run."""
 
     def meta(self, config: Config) -> dict[str, Any]:
-        """The metadata of a checkpoint of this point."""
+        """The metadata of a checkpoint of this state."""
         return make_meta(config, self.class_names, self.position) | {"kernels": self.kernels}
