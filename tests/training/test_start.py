@@ -159,6 +159,7 @@ def test_a_run_that_is_there_keeps_its_weights(
     assert run and run.values["resnet_checkpoint"] == ""
 
 
+@pytest.mark.long
 def test_checkpoints_that_a_run_was_to_keep_for_ever_are_kept_by_later_starts(tiny: Tiny, tmp_path: Path) -> None:
     options: dict[str, Any] = {"keep_checkpoint_max": 1, "mode": "train"}
     train(tiny(tmp_path, train_steps=3, lottery_checkpoint_iters="0,1", **options))

@@ -175,6 +175,7 @@ def test_a_busy_server_still_says_that_it_is_alive(server: "Server", client: htt
     wait_until(lambda: httpx.post(server.url + PREDICT, content=instances(images[0])).status_code == 200)
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit of another process is set")
 def test_more_connections_than_files_that_it_may_open_wait_and_are_logged_once(
     export_dir: object, start_server: "StartServer"
