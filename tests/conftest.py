@@ -1,5 +1,6 @@
 """Set-up for all tests: 8 virtual CPU devices, one compilation cache, the location of the reference data, fixtures."""
 
+import functools
 import gc
 import os
 import re
@@ -51,6 +52,7 @@ def _golden_folder() -> Path:
     return whole if whole.is_dir() else SMALL_GOLDEN
 
 
+@functools.cache
 def _networks(folder: Path) -> list[str]:
     return sorted(path.parent.name for path in folder.glob("model/*/meta.json"))
 

@@ -59,6 +59,7 @@ def test_a_file_of_weights_in_each_form(
         np.testing.assert_array_equal(model.logits(IMAGES), expected)
 
 
+@pytest.mark.long
 def test_exported_and_served_it_sees_a_photo_as_its_makers_did(weights: dict[str, np.ndarray], tmp_path: Path) -> None:
     pickled, run, photo = tmp_path / "resnet.pth", str(tmp_path / "run"), tmp_path / "photo.jpg"
     save_zip(pickled, {name: tensor(name, array) for name, array in weights.items()}, weights)

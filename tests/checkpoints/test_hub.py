@@ -105,6 +105,7 @@ def test_files_arrive_once_with_commit_licence_and_checksum(asker: Asker, folder
     assert asker.hub.asked("GET") == []
 
 
+@pytest.mark.long
 def test_offline_and_without_a_network_the_cache_answers(asker: Asker) -> None:
     message = asker.fails(HF_HUB_OFFLINE="1")
     address = f"{asker.hub.address}/timm/tiny.test/resolve/main/model.safetensors"

@@ -153,7 +153,7 @@ KINDS: dict[str, Callable[[Path], Subject]] = {
     "safetensors": weights,
     "bundle": bundle,
 }
-LONG_KINDS = ("pruned checkpoint", "safetensors")
+LONG_KINDS = ("checkpoint", "pruned checkpoint", "safetensors")
 
 
 @pytest.fixture(scope="module")

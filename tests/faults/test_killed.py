@@ -12,6 +12,7 @@ KILLS = int(os.environ.get("KILLS", "50"))
 """How often each program is killed in the long form."""
 
 
+@pytest.mark.long
 def test_prepare_killed_and_run_again(
     program: Callable[..., Any], stopping: Callable[..., Any], tmp_path: Path
 ) -> None:

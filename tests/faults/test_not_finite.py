@@ -130,6 +130,7 @@ def test_export_of_weights_that_are_not_finite(model_dir: Callable[[Spoil], Path
     assert list(exported.glob("*")) == []
 
 
+@pytest.mark.long
 def test_a_bundle_of_a_network_that_overflows(
     model_dir: Callable[[Spoil], Path], refused: Verb, picture: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -163,6 +164,7 @@ def test_convert(target: str, model_dir: Callable[[Spoil], Path], refused: Verb,
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run"]
 
 
+@pytest.mark.long
 def test_training_from_such_weights(model_dir: Callable[[Spoil], Path], refused: Verb, tmp_path: Path) -> None:
     run = model_dir(with_nan)
     for also in (["--dry_run"], []):

@@ -47,6 +47,7 @@ def test_kernels_in_bfloat16_are_nearly_as_near_to_float32_as_the_plain_ones(kin
         assert by_other <= 1.3 * by_plain
 
 
+@pytest.mark.long
 def test_the_gradient_of_a_normalised_input_has_no_mean() -> None:
     """As in the test of `fused`."""
     x = jnp.asarray(np.maximum(random(2, 112, 112, 16), 0) + 0.5, jnp.bfloat16)

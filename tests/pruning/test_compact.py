@@ -104,9 +104,8 @@ def test_logits_are_the_same(options: dict[str, Any], fractions: dict[int, float
         assert {name: leaf.shape for name, leaf in leaves(tree)} == {n: leaf.shape for n, leaf in shapes.items()}
 
 
-@pytest.mark.parametrize(
-    ("depth", "method"), [pytest.param(56, "prune_resnet56_B_3", marks=pytest.mark.long), (34, "prune_resnet34_A_2")]
-)
+@pytest.mark.long
+@pytest.mark.parametrize(("depth", "method"), [(56, "prune_resnet56_B_3"), (34, "prune_resnet34_A_2")])
 def test_tables_of_the_paper(depth: int, method: str) -> None:
     config = configured(resnet_depth=depth, resnet_width=10, image_size=32 if depth == 56 else 64)
     arrays = draw(config)
@@ -139,6 +138,7 @@ def test_widths_of_a_multiple(factor: int) -> None:
         compact(checkpoint, multiple_of=16)
 
 
+@pytest.mark.long
 def test_both_inner_convolutions_of_a_bottleneck_become_a_multiple() -> None:
     checkpoint = without_filters(
         configured(resnet_depth=50), {number: 0.6 for number in range(2, 50) if number % 3 != 1}

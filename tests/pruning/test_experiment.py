@@ -203,6 +203,7 @@ def test_stopped_anywhere_it_goes_on_to_the_same_end(dense: Path, tmp_path: Path
             np.testing.assert_array_equal(end[name], array)
 
 
+@pytest.mark.long
 def test_finished_phases_are_only_read(pruned: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(pruned, tmp_path, dirs_exist_ok=True)
     run, output = str(tmp_path / "run"), str(tmp_path / "out")

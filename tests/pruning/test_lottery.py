@@ -179,6 +179,7 @@ def test_other_flags_are_another_training(before: Path, tmp_path: Path, capsys: 
     assert not (tmp_path / "former.5").exists()
 
 
+@pytest.mark.long
 def test_all_files_of_a_training_are_set_aside_with_it(before: Path, tmp_path: Path) -> None:
     shutil.copytree(before, tmp_path, dirs_exist_ok=True)
     (tmp_path / "checkpoint_iter_final").write_text(str(tmp_path / folders.CHECKPOINTS / str(LAST)))

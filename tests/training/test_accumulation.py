@@ -67,6 +67,7 @@ def test_with_frozen_batch_norm_parts_change_nothing() -> None:
     assert_same(one_step(parts=4, freeze_batch_norm=True), one_step(freeze_batch_norm=True))
 
 
+@pytest.mark.long
 def test_frozen_statistics_are_the_same_to_the_bit() -> None:
     parts, whole = (one_step(parts=parts, count=3, freeze_batch_norm=True)[0].batch_stats for parts in (3, 1))
     jax.tree.map(np.testing.assert_array_equal, parts, whole)

@@ -76,6 +76,7 @@ def test_a_run_resumed_is_the_run_that_never_stopped(
     assert [name for name in expected if not np.array_equal(expected[name], found[name])] == []
 
 
+@pytest.mark.long
 def test_the_average_is_what_is_evaluated_and_exported(tiny: Tiny, averaged: Path, tmp_path: Path) -> None:
     mesh = meshes.make_mesh(1)
     config = tiny(averaged, **OPTIONS, export_dir=str(tmp_path / "exports"), export_forms="stablehlo")

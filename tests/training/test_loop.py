@@ -218,6 +218,7 @@ def test_warns_when_num_train_images_differs_from_the_photos(
     assert "num_train_images is 40, but there are 72 training images: an epoch has 40." in caplog.text
 
 
+@pytest.mark.long
 def test_error_of_overflowing_evaluation_names_checkpoints_to_delete(
     tiny: Tiny, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

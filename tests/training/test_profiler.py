@@ -42,6 +42,7 @@ def test_a_trace_ends_before_an_evaluation_and_the_next_begins_after_it(tiny: Ti
     assert {len(trace.steps) for trace in found} == {2}
 
 
+@pytest.mark.long
 def test_a_trace_that_is_due_at_an_evaluation_begins_a_step_after_it(tiny: Tiny, tmp_path: Path) -> None:
     train(tiny(tmp_path, profile_every_n_steps=3, tpu_profile_duration=ENDLESS, train_steps=6))  # evaluations at 3, 6
     (trace,) = traces(tmp_path)

@@ -58,6 +58,7 @@ def test_the_environment_decides_where_it_says_something(monkeypatch: pytest.Mon
     assert required_options_for(cpu()) is None
 
 
+@pytest.mark.long
 def test_evaluation_and_prediction_in_bfloat16_are_float32_but_for_rounding() -> None:
     """ResNet-18 with the stem for small images once gave NaN on a CPU, from a sound checkpoint."""
     mesh = meshes.make_mesh(1)

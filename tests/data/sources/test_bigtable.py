@@ -132,10 +132,14 @@ def test_the_examples_of_a_table_are_those_of_the_records(
     "options",
     [
         {},
-        {"input_workers": "processes"},
         *(
             pytest.param(options, marks=pytest.mark.long)
-            for options in ({"input_pipeline": "basic"}, {"num_parallel_calls": 7}, {"cache": "records"})
+            for options in (
+                {"input_workers": "processes"},
+                {"input_pipeline": "basic"},
+                {"num_parallel_calls": 7},
+                {"cache": "records"},
+            )
         ),
     ],
     ids=str,
@@ -303,6 +307,7 @@ def test_damaged_rows_are_named(server: Any, encoded: list[bytes]) -> None:
         source[3]
 
 
+@pytest.mark.long
 def test_damaged_rows_can_be_left_out(server: Any, encoded: list[bytes]) -> None:
     for i in range(10):
         value = example(i, encoded[i]) if i not in (0, 7) else b"\xff"

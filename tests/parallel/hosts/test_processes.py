@@ -269,7 +269,8 @@ def test_processes_with_other_options_or_data_are_all_refused(started: Started, 
     assert not list((tmp_path / "run").glob(".hosts-*"))
 
 
-@pytest.mark.parametrize("failing", [0, pytest.param(1, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("failing", [0, 1])
 def test_an_error_in_one_process_ends_all(started: Started, tmp_path: Path, failing: int) -> None:
     there, nowhere = words(tmp_path / "run"), words(tmp_path / "run", data_dir=tmp_path / "nowhere")
     with started(tmp_path, {failing: nowhere, 1 - failing: there}) as processes:

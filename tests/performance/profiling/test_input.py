@@ -21,6 +21,7 @@ def profile(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, An
     return json.loads(capsys.readouterr().out)
 
 
+@pytest.mark.long
 def test_all_stages_of_records_are_there_and_add_up(records: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = profile(capsys, f"--data_dir={records}", "--augment_name=randaugment", "--num_parallel_calls=2")
     figures = found["figures"]

@@ -129,10 +129,8 @@ def test_newer_bundles_take_over_under_load_and_broken_ones_do_not(
         server.wait_for(f"Serving flowers version {first + 4}")
 
 
-@pytest.mark.parametrize(
-    "number",
-    [signal.SIGTERM, *(pytest.param(other, marks=pytest.mark.long) for other in (signal.SIGINT, signal.SIGHUP))],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_stopped_under_load_every_request_is_answered(
     export_dir: Path, start_server: "StartServer", body: bytes, number: signal.Signals
 ) -> None:

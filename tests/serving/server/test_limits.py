@@ -114,6 +114,7 @@ def test_the_queue_is_bounded_and_everyone_is_answered(server: "Server", images:
     assert post(0).status_code == 200
 
 
+@pytest.mark.long
 def test_the_bytes_of_all_requests_are_bounded(server: "Server") -> None:
     body = b" " * (BODY - 1)
     head = f"POST {PREDICT} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n".encode()

@@ -275,6 +275,7 @@ def test_a_single_model_is_no_choice(visit: Callable[..., Visit]) -> None:
     expect(page.locator("#choice")).to_be_hidden()
 
 
+@pytest.mark.long
 def test_on_a_phone_nothing_is_wider_than_the_screen(visit: Callable[..., Visit], photo: Path, tmp_path: Path) -> None:
     long = tmp_path / LONG_NAME
     long.write_bytes(photo.read_bytes())
@@ -323,6 +324,7 @@ def test_lists_say_that_they_are_lists_and_bars_are_seen_with_high_contrast(
         expect(bar).not_to_have_css("background-color", ground)
 
 
+@pytest.mark.long
 def test_a_busy_server_is_asked_again_once(
     visit: Callable[..., Visit], photos: dict[Path, Classes], photo: Path
 ) -> None:
@@ -344,6 +346,7 @@ def test_a_busy_server_is_asked_again_once(
     assert shown(seen.answer(photo.name)) == photos[photo]
 
 
+@pytest.mark.long
 def test_photos_wait_until_the_models_are_known(
     visit: Callable[..., Visit], photos: dict[Path, Classes], photo: Path
 ) -> None:
@@ -367,6 +370,7 @@ def test_photos_wait_until_the_models_are_known(
     expect(seen.page.locator("#about")).to_contain_text("flowers knows 5 classes")
 
 
+@pytest.mark.long
 def test_pressing_try_again_twice_does_not_remove_the_photo(visit: Callable[..., Visit], photo: Path) -> None:
     seen = visit()
     seen.page.route("**/*:classify", lambda route: route.abort())
@@ -382,6 +386,7 @@ def test_pressing_try_again_twice_does_not_remove_the_photo(visit: Callable[...,
     )
 
 
+@pytest.mark.long
 def test_a_server_that_does_not_answer_is_not_waited_for_for_ever(visit: Callable[..., Visit], photo: Path) -> None:
     seen = visit()
     expect(seen.page.locator("#card")).to_be_visible()
@@ -397,6 +402,7 @@ def test_a_server_that_does_not_answer_is_not_waited_for_for_ever(visit: Callabl
     held.pop().abort()
 
 
+@pytest.mark.long
 def test_a_newer_model_that_answers_has_its_own_card(visit: Callable[..., Visit], photo: Path) -> None:
     seen = visit()
     expect(seen.page.locator("#card")).to_be_visible()
@@ -424,6 +430,7 @@ def test_a_newer_model_that_answers_has_its_own_card(visit: Callable[..., Visit]
     expect(seen.page.locator("#said p").last).to_have_text("No class has this in its name.")
 
 
+@pytest.mark.long
 def test_a_model_that_is_gone_is_looked_for_again(
     visit: Callable[..., Visit], photos: dict[Path, Classes], photo: Path
 ) -> None:
@@ -439,6 +446,7 @@ def test_a_model_that_is_gone_is_looked_for_again(
     assert shown(seen.answer(photo.name)) == photos[photo]
 
 
+@pytest.mark.long
 def test_page_explains_what_refused_a_large_file(visit: Callable[..., Visit], photo: Path, tmp_path: Path) -> None:
     pixels = tmp_path / "pixels.png"
     Image.new("1", (7000, 8000)).save(pixels)
@@ -452,6 +460,7 @@ def test_page_explains_what_refused_a_large_file(visit: Callable[..., Visit], ph
     expect(error).to_have_text(re.compile(r"^This file is too large. *A proxy before the server refuses its 0.\d MB.$"))
 
 
+@pytest.mark.long
 def test_a_server_that_is_gone_and_a_photo_that_is_too_large(
     visit: Callable[..., Visit], photo: Path, tmp_path: Path
 ) -> None:

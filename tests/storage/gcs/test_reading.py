@@ -153,7 +153,7 @@ def test_where_there_is_no_room_nothing_is_kept(
 
 
 @pytest.mark.usefixtures("no_room")
-@pytest.mark.parametrize("num_hosts", [1, 2, 4])
+@pytest.mark.parametrize("num_hosts", [1, 2, pytest.param(4, marks=pytest.mark.long)])
 def test_without_room_a_training_reads_every_byte_once_in_an_epoch(
     bucket: Bucket, far: str, options: Callable[..., DataConfig], monkeypatch: pytest.MonkeyPatch, num_hosts: int
 ) -> None:

@@ -210,6 +210,7 @@ def test_compiled_programs_are_found_again_in_a_bucket(bucket: Bucket) -> None:
     assert done.stderr.startswith("Path: got s3://bucket/compiled, expected a path on this machine or in a bucket, gs")
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_checkpoint_that_cannot_be_reached_is_not_taken_for_damaged(
     bucket: Bucket, near: str, far: str, caplog: pytest.LogCaptureFixture

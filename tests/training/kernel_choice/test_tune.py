@@ -214,6 +214,7 @@ def test_a_long_training_on_an_accelerator_times_them_first(
     assert len(asked) == 1
 
 
+@pytest.mark.long
 def test_a_training_goes_on_with_the_kernels_of_its_checkpoint(
     kernels: Callable[..., None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -66,9 +66,9 @@ def areas_left(shares: np.ndarray) -> np.ndarray:
     ("option", "alpha"),
     [
         ("mixup_alpha", 0.2),
-        ("cutmix_alpha", 1.0),
         pytest.param("mixup_alpha", 1.0, marks=pytest.mark.long),
         pytest.param("cutmix_alpha", 0.2, marks=pytest.mark.long),
+        pytest.param("cutmix_alpha", 1.0, marks=pytest.mark.long),
     ],
 )
 def test_shares_are_drawn_from_beta(option: str, alpha: float) -> None:
