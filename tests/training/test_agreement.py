@@ -25,7 +25,7 @@ def test_the_mark_by_which_processes_find_each_other_is_removed_after_a_failure(
     monkeypatch.setattr("resnet_tpu.training.agreement.hosts.process_group", lambda: alone)
     monkeypatch.setattr(f"resnet_tpu.training.agreement.{failing}", fail)
     with pytest.raises(OSError, match="the network is gone"):
-        agree_on(tiny(tmp_path))
+        agree_on(tiny(tmp_path), {})
     assert len(marks) == 1
     assert not list(tmp_path.iterdir())
 
@@ -38,5 +38,5 @@ def test_a_file_name_that_is_no_text_is_agreed_on_too(
     exchanged = []
     alone = Mock(index=0, count=1, exchange=lambda text: exchanged.append(text) or [text])
     monkeypatch.setattr("resnet_tpu.training.agreement.hosts.process_group", lambda: alone)
-    agree_on(tiny(tmp_path), writes=False, image=source)
+    agree_on(tiny(tmp_path), {"image": source}, writes=False)
     assert exchanged

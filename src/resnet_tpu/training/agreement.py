@@ -2,6 +2,7 @@
 
 import hashlib
 import uuid
+from collections.abc import Mapping
 
 from resnet_tpu import __version__, storage
 from resnet_tpu.checkpoints import folders
@@ -15,10 +16,13 @@ _OWN = ("process_id", "data_dir", "num_parallel_calls", "input_workers", "cache_
 _MOST_LOOKED_AT = 10_000
 
 
-def agree_on(config: Config, *, trains: bool = False, writes: bool = True, **splits: Source | None) -> None:
+def agree_on(
+    config: Config, sources: Mapping[str, Source | None], *, trains: bool = False, writes: bool = True
+) -> None:
     """Raises UserError in every process unless all have the same options, data and model_dir.
 
-    Data count as the same if the number of examples, the names at the same indices and the classes are the same.
+    sources: the data by the names that messages call them by, such as the split. They count as the same if the number
+    of examples, the names at the same indices and the classes are the same.
     `trains`: the processes resume from a checkpoint, so all must see the same newest one; other work may run while
     training adds checkpoints. `writes`: False for work that leaves nothing in model_dir.
     """
@@ -26,9 +30,9 @@ def agree_on(config: Config, *, trains: bool = False, writes: bool = True, **spl
         return
     values = {name: value for name, value in config.flat().items() if name not in _OWN}
     values["version of resnet_tpu"] = __version__
-    for split, source in splits.items():
+    for name, source in sources.items():
         if source is not None:
-            values |= _describe(split, source, config.data.location)
+            values |= _describe(name, source, config.data.location)
     if trains:
         values["newest checkpoint"] = max(folders.steps_of_run(config.run.model_dir), default="none")
     mark = _choose_mark(config.run.model_dir) if writes else None
@@ -41,14 +45,14 @@ def agree_on(config: Config, *, trains: bool = False, writes: bool = True, **spl
             storage.remove(mark)
 
 
-def _describe(split: str, source: Source, location: str) -> dict[str, object]:
+def _describe(name: str, source: Source, location: str) -> dict[str, object]:
     step = max(1, len(source) // _MOST_LOOKED_AT)
     where = "\n".join(source.where(i).replace(location, "") for i in range(0, len(source), step))
     names = source.class_names
     return {
-        f"{split} examples": len(source),
-        f"{split} files (checksum)": _checksum(where),
-        f"{split} classes": f"{source.num_classes} ({_checksum(str(names))})",
+        f"{name} examples": len(source),
+        f"{name} files (checksum)": _checksum(where),
+        f"{name} classes": f"{source.num_classes} ({_checksum(str(names))})",
     }
 
 

@@ -83,7 +83,7 @@ def train(
         check_start(config)
         config, source, validation, mesh = open_run(config)
         config = keep_earlier_steps(resolve_order(config, source))
-        agree_on(config, trains=True, train=source, validation=validation)
+        agree_on(config, {"train": source, "validation": validation}, trains=True)
         with CheckpointStore(
             folders.folder_of(config.run.model_dir),
             keep=config.train.keep_checkpoint_max,

@@ -17,7 +17,8 @@ import numpy as np
 from resnet_tpu.data.loader.ahead import ReadAhead, by_chunks, by_segments
 from resnet_tpu.data.loader.cache import CacheReport, open_cache
 from resnet_tpu.data.loader.chunking import Chunking, ChunkMaker
-from resnet_tpu.data.loader.filling import FillChunk, FillerProcesses, RowFiller
+from resnet_tpu.data.loader.filler_processes import FillerProcesses
+from resnet_tpu.data.loader.filling import FillChunk, RowFiller
 from resnet_tpu.data.loader.order_choice import choose_order, piece_order
 from resnet_tpu.data.loader.prefetch import Prefetch
 from resnet_tpu.data.loader.slots import Layout, Slots

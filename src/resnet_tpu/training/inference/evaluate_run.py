@@ -128,7 +128,7 @@ def evaluate_checkpoint(trained: Trained, config: Config) -> dict[str, float]:
     source = open_source(data, "validation")
     check_classes(data.location, source.class_names, trained.class_names)
     warn_of_training_photos(folders.run_of(trained.path), source, "validation")
-    agree_on(config, writes=trained.belongs_to(config.run.model_dir), validation=source)
+    agree_on(config, {"validation": source}, writes=trained.belongs_to(config.run.model_dir))
     eval_config = dataclasses.replace(trained.config, data=data).replace(eval_batch_size=config.eval.eval_batch_size)
     eval_step = make_eval_step(trained.network, trained.config.optimizer, device=trained.mesh.devices.flat[0])
     metrics = evaluate(

@@ -102,7 +102,7 @@ def _predict(
             output_dir = storage.join(config.run.model_dir, "report", split)
             storage.check_writable(output_dir, "name another folder as output_dir")  # now, not after the work
     batch_size = config.eval.predict_batch_size or config.eval.eval_batch_size
-    agree_on(config, trains=False, writes=False, **{"image" if images else split: source})
+    agree_on(config, {"image" if images else split: source}, writes=False)
     predictions, indices = predict_source(trained, source, data, batch_size=batch_size)
     if hosts.is_first():
         show_predictions(predictions, output_format, top_k, num_named=len(source) if images else 0)
