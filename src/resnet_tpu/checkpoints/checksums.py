@@ -30,7 +30,7 @@ def write(path: str) -> None:
 def check(path: str, part: str) -> None:
     """Raises ValueError when the folder or file `part` of the checkpoint at `path` differs from what was written.
 
-    A checkpoint without checksums (an old one, or one whose writer was killed just then) is not checked.
+    A checkpoint without checksums (an old one, or one whose writer was killed before it wrote them) is not checked.
     """
     if storage.is_remote(path) or not storage.exists(manifest := storage.join(path, FILE)):
         return

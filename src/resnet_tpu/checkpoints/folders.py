@@ -1,7 +1,8 @@
-"""The folders of checkpoints, on the disk and in a bucket: finds complete ones, deletes them, puts aside damaged ones.
+"""Folders of checkpoints, on a disk or in a bucket: finds complete checkpoints, deletes some, sets damaged ones aside.
 
-On the disk, Orbax writes a checkpoint aside and renames its folder. In a bucket, a folder cannot be renamed: there, the
-file that Orbax writes last marks a checkpoint as complete, and deleting a checkpoint removes that file first.
+On a disk, Orbax writes a checkpoint under another name, and renames its folder at the end. In a bucket, folders cannot
+be renamed: there, the file that Orbax writes last marks a checkpoint as complete, and deleting a checkpoint removes
+that file first.
 """
 
 import itertools
@@ -30,7 +31,7 @@ _GLOB_CHARACTERS = re.compile(r"[\[*?\\]")
 def check_name(folder: str) -> None:
     """Raises UserError for a folder in which Orbax cannot write, or would take other files for its own.
 
-    It finds the files of its processes by a glob pattern that begins with the path, and TensorStore takes \\ for /.
+    Orbax finds the files of its processes by a glob pattern that begins with the path, and TensorStore takes \\ for /.
     """
     path = storage.absolute(folder)
     if found := _GLOB_CHARACTERS.search(path):
@@ -39,7 +40,7 @@ def check_name(folder: str) -> None:
 
 
 def check_model_dir(model_dir: str) -> None:
-    """Raises UserError for a path that cannot be a run's: see `check_name`; a checkpoint; a folder of checkpoints."""
+    """Raises UserError as `check_name` does, and for a checkpoint or a folder of them, which cannot be a model_dir."""
     check_name(model_dir)
     newest = [storage.join(model_dir, str(step)) for step in steps_in(model_dir)[-1:]]
     if is_checkpoint(model_dir) or any(map(is_checkpoint, newest)):
@@ -83,8 +84,8 @@ def is_checkpoint(path: str) -> bool:
 def delete(folder: str, steps: Collection[int]) -> None:
     """Deletes checkpoints from a folder of them. Every process must call it; the first one does the work.
 
-    A checkpoint that cannot be deleted from the disk stays, with a warning: training goes on all the same. Orbax is not
-    used: in a bucket it requires a permission that the roles for reading and writing files do not include.
+    A checkpoint that cannot be deleted from the disk stays, with a warning, and training continues. Orbax is not used:
+    in a bucket it requires a permission that the roles for reading and writing files do not include.
     """
     if hosts.is_first():
         for step in steps:
@@ -93,10 +94,10 @@ def delete(folder: str, steps: Collection[int]) -> None:
                 storage.remove(storage.join(path, _COMMIT_FILE))
                 storage.remove_dir(path)
                 continue
-            try:  # renamed first: after a kill, nobody takes the rest for a checkpoint
+            try:  # renamed first: if the process is killed, the rest is not taken for a checkpoint
                 storage.move(path, f"{path}{_DELETED}")
                 storage.remove_dir(f"{path}{_DELETED}")
-            except FileNotFoundError:  # somebody else deleted it
+            except FileNotFoundError:  # someone else deleted it
                 log.info("Checkpoint %s was gone before it was deleted.", path)
             except OSError as error:
                 log.warning("Checkpoint %s is not deleted: %s", path, describe(error))
@@ -110,7 +111,7 @@ def delete_unfinished(folder: str) -> None:
         left = {name for name in storage.list_dir(folder) if partial.fullmatch(name)}
         for name in left - set(map(str, steps_in(folder))):
             path = storage.join(folder, name)
-            if not (name.isdecimal() and is_checkpoint(path)):  # a person may have named a checkpoint 012
+            if not (name.isdecimal() and is_checkpoint(path)):  # the user may have named a checkpoint 012
                 storage.remove_dir(path)
     hosts.wait_for_all()
 

@@ -28,10 +28,10 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 def fetch(repository: str, name: str) -> tuple[str, dict[str, Any]]:
     """The file of weights of `OWNER/NAME` or `OWNER/NAME@REVISION`, and their origin and licence, as options.
 
-    Its config.json is beside it. `name`: the user's name for it. All files come from one commit. Files in the client's
-    cache are not downloaded again; if the hub cannot be reached, only the cache is used. The environment decides on
-    endpoint, proxy, token, cache and offline mode as it does for all programs with that client. Raises UserError when
-    the weights cannot be obtained, or differ from the hub's.
+    Its config.json is in the same folder. `name`: the user's name for it. All files come from one commit. Files in the
+    client's cache are not downloaded again; if the hub cannot be reached, only the cache is used. The environment
+    determines endpoint, proxy, token, cache and offline mode, as for all programs with that client. Raises UserError
+    when the weights cannot be obtained, or differ from the hub's.
     """
     path, _, revision = repository.partition("@")
     if not _REPOSITORY.fullmatch(path):
@@ -43,7 +43,7 @@ def fetch(repository: str, name: str) -> tuple[str, dict[str, Any]]:
     commit = _Revision(name, path, Path(config).parent.name)
     weights = commit.download_weights()
     card = None
-    with contextlib.suppress(UserError):  # another program may have cached only the weights, with no network now
+    with contextlib.suppress(UserError):  # without a network, if another program has cached only the weights
         card = commit.download("README.md")
     licence = _licence(card)
     checksum = _checked(name, weights)

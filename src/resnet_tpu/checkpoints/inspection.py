@@ -73,7 +73,7 @@ def inspect(path: str) -> Inspection:
 
 
 def summarize(weights: Weights, network: Network) -> str:
-    """One sentence on what the weights are, and what else the file holds."""
+    """A sentence on what the weights are, and what else the file holds."""
     model, options = network.model, weights.options
     name = f"ResNet-{model.resnet_depth}" + (f" of width {model.resnet_width}" if model.resnet_width else "")
     variant = [_in_words(option, options[option]) for option in _NAMED if _is_special(option, options)]
@@ -118,7 +118,7 @@ def _in_words(option: str, value: Any) -> str:
 
 
 def _kept(weights: Weights) -> list[str]:
-    """The names of what is kept beside the weights: optimizer state, averages."""
+    """Names what the file holds besides the weights: optimizer state, averages."""
     if weights.kind == "torch":
         return []
     if weights.kind == "tf1":

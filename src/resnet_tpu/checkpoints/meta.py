@@ -28,7 +28,7 @@ def make_meta(config: Config, class_names: list[str] | None, position: int) -> d
 
 
 def config_of(meta: Mapping[str, Any]) -> Config:
-    """The options that a checkpoint was written with, except those of a single start or unknown to this version."""
+    """The options of a checkpoint, except those that apply to a single start or that this version does not know."""
     return Config().replace(
         **{name: value for name, value in stored_options(meta["config"]).items() if name in OPTIONS}
     )

@@ -38,12 +38,12 @@ def fetch(address: str) -> tuple[str, str]:
 
 
 def folder() -> str:
-    """The folder of downloaded files, in which a file that was fetched by other means may be put."""
+    """The folder of downloaded files, where users may put files that they fetched by other means."""
     return storage.join(storage.cache_dir(), "weights")
 
 
 def checksum(path: str) -> str:
-    """The SHA-256 of a file of this machine, in hexadecimal digits."""
+    """The SHA-256 of a file on this machine, in hexadecimal digits."""
     with Path(path).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -85,7 +85,7 @@ def _download(address: str, path: str, expected: str) -> None:
     except http.client.HTTPException as error:
         got = f"an answer that ended after {received:,} bytes ({type(error).__name__})"
         raise UserError(f"Weights {address}", got, "the whole file", do) from None
-    # a length that is no number is a ValueError
+    # a length that is not a number is a ValueError
     except (urllib.error.URLError, ConnectionError, TimeoutError, ValueError) as error:
         if isinstance(error, urllib.error.HTTPError):
             error.close()

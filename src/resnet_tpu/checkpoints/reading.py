@@ -36,7 +36,7 @@ from resnet_tpu.storage import buckets, disks
 from resnet_tpu.storage.checked_json import as_kind
 
 META, SPARSE = "meta", "sparse"
-"""The parts that a checkpoint holds as JSON beside its arrays: its metadata, and the shapes of packed arrays."""
+"""The parts that a checkpoint holds as JSON besides its arrays: its metadata, and the shapes of packed arrays."""
 
 _UNREACHED = re.compile(r"UNAVAILABLE|DEADLINE_EXCEEDED|PERMISSION_DENIED|UNAUTHENTICATED|response code: (401|403|5)")
 
@@ -64,7 +64,7 @@ def find(path: str) -> str:
     for folder in (folder_of(path), path):
         if steps := steps_in(folder):
             newest = storage.absolute(storage.join(folder, str(steps[-1])))
-            # elsewhere, a folder with a number for a name may be an exported bundle, or hold the photos of a class
+            # elsewhere, a folder whose name is a number may be an exported bundle, or hold the photos of a class
             if is_checkpoint(newest) or newest.split("/")[-2] == CHECKPOINTS:
                 return newest
     raise no_checkpoint(path)
@@ -204,7 +204,7 @@ def _reading(path: str) -> Iterator[None]:
         try:
             with reaching:
                 yield
-        except UserError:  # a disk that cannot be reached, or a bucket that does not exist or refuses
+        except UserError:  # a disk that cannot be reached, or a bucket that does not exist or denies access
             raise
         except Exception as error:  # Orbax, TensorStore and the file system raise errors of their own
             if is_lack_of_memory(error):

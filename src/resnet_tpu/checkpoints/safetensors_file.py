@@ -60,7 +60,7 @@ def _array(what: str, entry: Mapping[str, Any]) -> np.ndarray:
 
 
 def read_outline(path: str) -> dict[str, np.ndarray]:
-    """As `read_arrays`, but zeros that take no memory: only the header is read."""
+    """Like `read_arrays`, but returns zeros that take no memory: only the header is read."""
     num_bytes = storage.file_state(path).size
     size = int.from_bytes(storage.read_range(path, 0, 8), "little")
     header = parse_json(storage.read_range(path, 8, 8 + size), path) if size <= _MAX_HEADER_BYTES else {}
@@ -77,7 +77,7 @@ def read_outline(path: str) -> dict[str, np.ndarray]:
 
 
 def read_own_notes(path: str) -> dict[str, Any] | None:
-    """The notes that `write` put into a file; None for a file without any, of whichever format it is."""
+    """The notes that `write` put into a file; None for a file without notes, whatever its format."""
     start = storage.read_range(path, 0, 9)
     size = int.from_bytes(start[:8], "little")
     if start[8:] != b"{" or size > _MAX_HEADER_BYTES:
@@ -103,7 +103,7 @@ def _checksum(notes: str | None, arrays: Mapping[str, np.ndarray]) -> str:
 
 
 def parse_json(text: str | bytes, path: str) -> dict[str, Any]:
-    """The object in a JSON text of the file at `path`; empty for another value. Raises UserError if it is no JSON."""
+    """The object in a JSON text of the file at `path`; empty for other values. Raises UserError if it is not JSON."""
     try:
         found = checked_json.parse(text)
     except ValueError as error:

@@ -68,7 +68,7 @@ class CheckpointStore:
         try:
             if kind is None:
                 self.wait()
-            elif self._pending:  # the error that ended the run matters more than its consequences
+            elif self._pending:  # the error that ended the run matters more than a failed write
                 with contextlib.suppress(Exception), orbax_calls.calling():
                     self._finish_pending()
         finally:
@@ -154,9 +154,9 @@ class CheckpointStore:
     def restore(self, shapes: Arrays) -> Checkpoint | None:
         """The newest checkpoint that can be read, or None when there is none.
 
-        `shapes` are `jax.ShapeDtypeStruct`s with the wanted shardings. Damaged checkpoints are skipped with a warning,
-        in favour of the one before, and renamed, see `put_aside`. Raises UserError when all are damaged or the arrays
-        are of another network.
+        `shapes` are `jax.ShapeDtypeStruct`s with the wanted shardings. A damaged checkpoint is renamed (see
+        `put_aside`) and skipped, with a warning, in favour of the one before. Raises UserError when all are damaged or
+        the arrays are of another network.
         """
         damaged: list[str] = []
         for step in reversed(self.steps()):

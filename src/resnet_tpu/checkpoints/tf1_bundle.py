@@ -126,7 +126,7 @@ def _read_shard(path: str, entries: Mapping[str, Any]) -> dict[str, np.ndarray]:
 def _read_span(path: str, start: int, stop: int) -> np.ndarray:
     """The bytes [start, stop) of a file: a local file is mapped, one in a bucket is read in one request.
 
-    Mapping avoids a copy of what the system has cached: most of its time would go into allocating memory.
+    Mapping avoids a copy of what the system has cached; most of the copy's time would go into allocating memory.
     """
     if start == stop:
         return np.empty(0, np.uint8)

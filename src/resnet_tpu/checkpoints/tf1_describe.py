@@ -27,7 +27,7 @@ Shapes = dict[str, tuple[int, ...]]
 
 
 class Contents(NamedTuple):
-    """The optimizer and averages that a checkpoint holds beside the weights of a network."""
+    """The optimizer and averages that a checkpoint holds besides the weights of a network."""
 
     optimizer: str | None  # whose slots there are: 'Momentum' or 'LARSOptimizer'
     averaged: bool  # moving averages of the weights

@@ -1,7 +1,8 @@
 """Variables of the original's pruning fork: translates their names, and applies their masks.
 
 The convolutions are `conv_J_w` and, where a shortcut is projected, `proj_J_P_w`: J counts the convolutions that are not
-projections, P all of them, both from 1. Each has a mask `_m` beside it. CIFAR networks are below `resnet_model/`.
+projections, P all of them, both from 1. Each has a mask, whose name ends in `_m`. CIFAR networks are below
+`resnet_model/`.
 """
 
 import bisect

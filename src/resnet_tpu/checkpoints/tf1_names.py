@@ -27,8 +27,8 @@ _EVONORM = (
         ("moving_variance", "batch_stats", "var"),
     ),
 )
-# Names of modules without their numbers. A norm is created after the convolution beside it, but norm_in before
-# everything else in its block.
+# Names of modules without their numbers. A norm is created after its convolution, but norm_in before everything else
+# in its block.
 _CREATION_ORDER = (
     "stem", "pool", "group", "block", "norm_in", "projection", "conv", "norm", "squeeze_excite", "reduce", "expand",
     "norm_out", "dense",

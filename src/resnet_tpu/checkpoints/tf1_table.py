@@ -10,7 +10,7 @@ from resnet_tpu.data.records.tfrecord import masked_crc
 
 _MAGIC = (0xDB4775248B80FB57).to_bytes(8, "little")
 _FOOTER_BYTES = 48
-_PLAIN = 0  # how TensorFlow stores every block; only releases about 1.1 compressed them
+_PLAIN = 0  # how TensorFlow stores every block; only releases around 1.1 compressed them
 _MAX_KEY_BYTES = 64 << 20  # of all keys; those of the largest network take less than a hundredth
 
 

@@ -59,7 +59,7 @@ def write_folder(
     torch_files.check_writable(network)
     name = architecture_of(config.model)
     path = storage.join(folder, "model.safetensors")
-    rest = {"eval_preprocessing": config.data.eval_preprocessing}  # timm has no name for it
+    rest = {"eval_preprocessing": config.data.eval_preprocessing}  # timm has no key for it
     torch_files.write_safetensors(path, network, arrays, class_names=class_names, preprocessing=rest)
     described = json.dumps(_describe(name, config, network, class_names), indent=2, ensure_ascii=False)
     storage.write_text(storage.join(folder, "config.json"), described + "\n")

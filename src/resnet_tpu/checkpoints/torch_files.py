@@ -68,7 +68,7 @@ def read_state_dict(path: str) -> dict[str, np.ndarray]:
 
 
 def read_outline(path: str) -> dict[str, np.ndarray]:
-    """As `read_state_dict`, but arrays of a `.safetensors` file are zeros that take no memory, and are not read."""
+    """Like `read_state_dict`, but does not read the arrays of a `.safetensors` file: they are zeros without memory."""
     return _read(path, safetensors_file.read_outline)
 
 
@@ -116,7 +116,7 @@ def _read_file(path: str, read_safetensors: Callable[[str], dict[str, np.ndarray
 
 
 def read_class_names(path: str) -> list[str] | None:
-    """The class names that `write_safetensors` put into the file at `path`, or that a config.json beside it lists."""
+    """The class names that `write_safetensors` put into the file at `path`, or those in a config.json next to it."""
     return read_notes(path).get("class_names")
 
 
@@ -124,7 +124,7 @@ def options_of(state_dict: Mapping[str, np.ndarray], path: str) -> dict[str, Any
     """The options, by name, of the network that the arrays of `read_state_dict(path)` belong to.
 
     Always resnet_depth, stem, pool_padding, mean_rgb, stddev_rgb and eval_preprocessing, the last four from the notes
-    beside the weights, else as in PyTorch and with ImageNet's colours; those of `PREPROCESSING` that are in the notes;
+    (see `torch_notes`), else as in PyTorch and with ImageNet's colours; those of `PREPROCESSING` that are in the notes;
     num_label_classes unless there is no classifier `fc`; and those that differ from the defaults. Raises UserError for
     anything but a ResNet that is supported here, saying what it seems to be, and when the number of class names differs
     from that of the classes.

@@ -1,4 +1,4 @@
-"""Notes on the weights in a PyTorch file: those that we write into it, and timm's config.json beside it."""
+"""Notes on the weights in a PyTorch file: those that we write into it, and timm's config.json next to it."""
 
 import logging
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ _PLAIN = {"act_layer": "relu", "global_pool": "avg", "output_stride": 32, "aa_la
 
 
 def read_notes(path: str) -> dict[str, Any]:
-    """The notes on the weights in the file at `path`, completed by those in a config.json beside it.
+    """The notes on the weights in the file at `path`, completed by those in a config.json next to it.
 
     Any of class_names, mean_rgb, stddev_rgb, those in `PREPROCESSING`, pool_padding, and timm's `architecture`.
     """

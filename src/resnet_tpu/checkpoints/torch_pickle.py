@@ -146,7 +146,7 @@ def _view(name: str, tensor: Tensor, flat: np.ndarray) -> np.ndarray:
     if 0 in shape:
         return np.zeros(shape, flat.dtype)
     last = tensor.offset + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
-    if last >= flat.size or math.prod(shape) > flat.size:  # the second: one element repeated without end
+    if last >= flat.size or math.prod(shape) > flat.size:  # the second: one element repeated endlessly
         raise ValueError(f"shape {list(shape)} of {name:.80} in a storage of {flat.size} elements")
     steps = [stride * flat.itemsize for stride in strides]
     return np.lib.stride_tricks.as_strided(flat[tensor.offset :], shape, steps, writeable=False)

@@ -22,7 +22,7 @@ from resnet_tpu.options.config import VARIANT, Config, ModelConfig
 log = logging.getLogger(__name__)
 
 _STRUCTURE = ("project_first_group", *VARIANT)
-"""Options, beside depth, width and squeeze-and-excite, that must be equal for weights to be transferable. The stem for
+"""Options that, besides depth, width and squeeze-and-excite, must be equal for weights to be transferable. The stem for
 small images is not among them: only its first convolution differs."""
 
 
@@ -85,7 +85,7 @@ def _copy_of_known(name: str, known: Collection[str]) -> str | None:
 
 
 def with_options_of_weights(config: Config, weights: Weights) -> Config:
-    """The options of a run that starts from `weights`: those in `FIXED_BY_WEIGHTS` are theirs; changes are logged.
+    """The options of a run that starts from `weights`, which set those in `FIXED_BY_WEIGHTS`; changes are logged.
 
     Raises UserError, naming both, when depth or variant differ from the weights'.
     """
@@ -173,7 +173,7 @@ def start_from(
 def _notes(
     weights: Weights, left_over: Iterable[str], network: Network, class_names: list[str] | None
 ) -> Iterator[str]:
-    """Notes that the user should read about a start from these weights."""
+    """Notes for the user on a run that starts from these weights."""
     there, here = weights.options.get("num_label_classes"), network.num_classes
     if {there, here} == {1000, 1001}:  # one of them has a class for the background before ImageNet's 1000
         yield f"of 1001 classes the first is the background; with {there} there and {here} here, labels shift by one"

@@ -24,7 +24,7 @@ _DTYPES = {
 }  # fmt: skip
 _MOST_WORK = 5_000_000  # opcodes and copied items of a pickle; the largest checkpoints have a few hundred thousand
 _MOST_NUMBER_BYTES = 255  # of a whole number
-_MOST_KEY = 2**60  # larger numbers can be chosen so that their hashes collide, and a dictionary takes for ever
+_MOST_KEY = 2**60  # larger numbers can be chosen so that their hashes collide, which makes a dictionary very slow
 
 
 class Storage(NamedTuple):
@@ -48,7 +48,7 @@ class Tensor(NamedTuple):
 
 
 class _Unused:
-    """Stands for objects that training saves beside the weights."""
+    """Stands for objects that training saves along with the weights."""
 
     __slots__ = ()
 

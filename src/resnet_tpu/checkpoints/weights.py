@@ -55,7 +55,7 @@ _SHOWN_NAMES = 6
 class Weights:
     """All arrays of a checkpoint or file, by their names there; those of the pruning fork by the original's names.
 
-    `variables`: kernels are [h, w, in, out] and [in, out]; beside the weights, training state such as momentum.
+    `variables`: the weights, and training state such as momentum; kernels are [h, w, in, out] and [in, out].
     `options`: those of the network and its training that the file reveals, by name. `class_names` and `step` are None
     if it does not give them.
     """
@@ -176,7 +176,7 @@ def _other_folder(folder: str) -> str | None:
 
 
 def weights_of(located: LocatedWeights, variables: Mapping[str, np.ndarray]) -> Weights:
-    """The variables in our layout, with all that they, their name and the files beside them reveal.
+    """The variables in our layout, with everything that they, their names and the accompanying files reveal.
 
     Raises UserError when the network is not supported here.
     """

@@ -1,4 +1,4 @@
-"""Chooses the kernels that a training uses."""
+"""Chooses the kernels that a training run uses."""
 
 import jax.numpy as jnp
 from jax.sharding import Mesh
@@ -47,5 +47,5 @@ def why_not(name: str, precision: str, mesh: Mesh) -> str:
 
 
 def _for_devices(precision: str, mesh: Mesh) -> str:
-    """The default: `cpu` where it can run, which was measured; else the plain layers, which define the results."""
+    """The default: `cpu`, which was measured, where it can run; else the plain layers, which define the results."""
     return "plain" if why_not("cpu", precision, mesh) else "cpu"

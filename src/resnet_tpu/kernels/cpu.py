@@ -25,7 +25,7 @@ _NORMED, _MEASURED, _FORKED, _NEEDS_INPUT = 1, 2, 4, 8  # as in native/conv.c
 
 
 class Deferred(NamedTuple):
-    """relu(norm(x)), x [n, h, w, c], not computed yet: the layer that reads it does that."""
+    """relu(norm(x)) of x [n, h, w, c], not computed yet: the layer that reads it computes it."""
 
     x: jax.Array
     norm: Norm
@@ -86,8 +86,9 @@ def _placeholder_norm() -> Norm:
 def convolve(x: Activations, kernel: jax.Array, stride: int) -> tuple[jax.Array, ...]:
     """`layers.conv` of x [n, h, w, in], or of relu(norm(x)), with a kernel float32 [k, k, in, out].
 
-    Returns (the result, its mean, its biased variance, x again). A caller that also needs x elsewhere uses the returned
-    x: its gradient is then added where the convolution's is computed. XLA computes convolutions that oneDNN lacks.
+    Returns (the result, its mean, its biased variance, x again). A caller that also needs x elsewhere should use the
+    returned x, so that its gradient is added where the convolution's gradient is computed. XLA computes convolutions
+    that oneDNN lacks.
     """
     before = stored(x)
     after = _shape_after(before, kernel, stride)

@@ -1,4 +1,4 @@
-"""Kernels that fuse a batch norm with the layer beside it, which saves passes over the large activations.
+"""Kernels that fuse a batch norm with an adjacent layer, which saves passes over the large activations.
 
 On a TPU, by the compiler's estimate, such a pass costs more than the arithmetic of a small convolution. The kernels are
 pure JAX: they run anywhere, and agree with the plain layers except for rounding. All statistics are float32.
@@ -44,7 +44,7 @@ def conv_norm_pool(
     x: jax.Array, layer: ConvNorm, stride: int, num_groups: int, pool: Callable[[jax.Array], jax.Array]
 ) -> tuple[jax.Array, Statistics]:
     """A convolution, its batch norm, the ReLU and `pool`, which keeps the largest value of each window."""
-    # a channel with a negative scale is negated, and its kernel with it
+    # channels with a negative scale are negated, through their kernels: `max_pool_moments` needs scales without a sign
     sign = jax.lax.stop_gradient(jnp.where(layer.scale < 0, -1.0, 1.0))
     y = layers.conv(x, layer.kernel * sign, stride)
     pooled: Any = max_pool_moments(y, num_groups, pool)
@@ -70,7 +70,8 @@ class ExpansionGradients(NamedTuple):
 class Expansion(NamedTuple):
     """A 1x1 convolution x @ kernel and its batch norm, from the mean and covariance of x, which has fewer channels.
 
-    The kernel is rounded as in the convolution. All are float32, and per group except kernel [in, out] and scale [out].
+    The kernel is rounded as in the convolution. All arrays are float32. All but kernel [in, out] and scale [out] begin
+    with an axis of groups.
     """
 
     kernel: jax.Array
@@ -106,7 +107,7 @@ class Expansion(NamedTuple):
         inverse = -slope * self.factor * d_scale / count
         x_factor = jnp.einsum("io,go,jo->gij", self.kernel, inverse, self.kernel, precision=_EXACT).astype(dtype)
         dy_factor = (self.kernel * slope[:, None]).swapaxes(1, 2).astype(dtype)
-        # makes dx sum to zero for the rounded matrices: else its mean would be off by their rounding
+        # makes dx sum to zero with the rounded matrices: otherwise its mean would be off by their rounding errors
         constant = -jnp.einsum("go,goi->gi", total / count, dy_factor.astype(jnp.float32), precision=_EXACT)
         constant -= jnp.einsum("gi,gij->gj", self.mean_in, x_factor.astype(jnp.float32), precision=_EXACT)
         d_kernel = (product * slope[:, None] + count * self.shared * inverse[:, None]).sum(0)
@@ -185,7 +186,7 @@ def add_relu(branch: jax.Array, shortcut: jax.Array) -> jax.Array:
 
 @jax.custom_vjp
 def _relu(x: jax.Array) -> jax.Array:
-    # else a TPU's compiler recomputes the maximum at each use, and keeps x in memory for that
+    # otherwise a TPU's compiler recomputes the maximum at each use, and keeps x in memory for this
     return jax.lax.optimization_barrier(jnp.maximum(x, 0))
 
 

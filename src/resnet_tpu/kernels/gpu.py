@@ -25,7 +25,7 @@ _SIZE, _STRIDE = 3, 2  # of the max-pool's windows
 def conv_norm(
     x: jax.Array, layer: ConvNorm, *, stride: int, num_groups: int, relu: bool, pool: PoolPadding | None
 ) -> tuple[jax.Array, Statistics] | None:
-    """See `ConvNormKernel`. Computes all layers that use batch statistics; `expand` does 1x1 ones that add channels."""
+    """See `ConvNormKernel`. Computes all layers with batch statistics; `expand` computes 1x1 ones that add channels."""
     if layer.frozen is not None or (pool is not None and not relu):
         return None
     if pool is not None:
@@ -45,7 +45,7 @@ def conv_norm(
 def expand(x: jax.Array, kernel: jax.Array, scale: jax.Array, bias: jax.Array, num_groups: int) -> Normed:
     """Like `fused.expand`, with the norm folded into the convolution's kernel and an offset.
 
-    So the library's convolution can add the shortcut and apply the ReLU before it writes its result.
+    This lets the library's convolution add the shortcut and apply the ReLU before it writes its result.
     """
     return _expand_forward(x, kernel, scale, bias, num_groups)[0]
 
@@ -105,7 +105,7 @@ def _norm_act_forward(
 
 def _norm_act_backward(num_groups: int, relu: bool, residuals: Any, gradients: Normed) -> tuple[jax.Array, ...]:
     x, mean, norm, norm_vjp = residuals
-    x = jax.lax.optimization_barrier(x)  # else XLA keeps what passed the ReLU too, instead of recomputing it
+    x = jax.lax.optimization_barrier(x)  # otherwise XLA also keeps what passed the ReLU, instead of recomputing it
     dy = to_float32(gradients[0], num_groups)
     dx, d_norm = norm.relu_vjp(x, dy) if relu else norm.linear_vjp(x, dy)
     *d_moments, d_scale, d_bias = norm_vjp(d_norm)

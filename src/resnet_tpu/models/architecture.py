@@ -18,7 +18,7 @@ def evonorm_groups(features: int) -> int:
 
 @dataclass(frozen=True)
 class Architecture:
-    """Everything that defines a network. Most fields have the names of options; 0, 1.0 or () means 'none'."""
+    """Everything that defines a network. Most fields are named like options; 0, 1.0 or () turns a feature off."""
 
     blocks_per_group: tuple[int, ...]
     bottleneck: bool

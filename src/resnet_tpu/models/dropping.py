@@ -31,9 +31,9 @@ def dropblock(
 ) -> jax.Array:
     """Sets random `size` x `size` squares in the channels of x [n, w, w, c] to 0. Source: arXiv:1810.12890.
 
-    They cover about `fraction` of all values at the end of training, and before that `progress`, float32 [], times as
-    much. Kept values are divided by the fraction kept in each of the batch's `num_groups` equal slices, as the original
-    does in each of its replicas. Raises ValueError when the map is not square.
+    They cover about `fraction * progress` of all values, where `progress`, float32 [], grows to 1 over the course of
+    training. Kept values are divided by the fraction kept in each of the batch's `num_groups` equal slices, as the
+    original does in each of its replicas. Raises ValueError when the map is not square.
     """
     n, height, width, channels = x.shape
     if height != width:
@@ -46,7 +46,7 @@ def dropblock(
     grouped = kept.reshape(num_groups, n // num_groups, width, width, channels)
     # in two steps, as float32 cannot count beyond 2**24
     kept_fraction = grouped.mean((2, 3, 4), jnp.float32).mean(1).reshape(-1, 1, 1, 1, 1)
-    factor = grouped / jnp.maximum(kept_fraction, jnp.finfo(jnp.float32).tiny)  # nothing kept: 0 everywhere, not 0/0
+    factor = grouped / jnp.maximum(kept_fraction, jnp.finfo(jnp.float32).tiny)  # 0 instead of 0/0 if nothing is kept
     return x * factor.reshape(x.shape).astype(x.dtype)
 
 
@@ -55,6 +55,6 @@ def _squares(seeds: jax.Array, block: int, dtype: DTypeLike) -> jax.Array:
     width = seeds.shape[1]
     fits = (jnp.arange(width) >= block // 2) & (jnp.arange(width) < width - (block - 1) // 2)
     centers = (seeds & fits[:, None, None] & fits[:, None]).astype(dtype)
-    # SAME puts the smaller half of an even window first; seen from a seed, its square reaches block//2 back
+    # with SAME padding, the smaller half of an even window comes first, so a square begins block//2 before its seed
     rows = jax.lax.reduce_window(centers, -jnp.inf, jax.lax.max, (1, block, 1, 1), (1, 1, 1, 1), "SAME")
     return jax.lax.reduce_window(rows, -jnp.inf, jax.lax.max, (1, 1, block, 1), (1, 1, 1, 1), "SAME")

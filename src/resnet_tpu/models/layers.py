@@ -95,7 +95,7 @@ def moments(x: jax.Array, num_groups: int) -> tuple[jax.Array, jax.Array]:
 def batch_statistics(x: jax.Array, num_groups: int) -> Statistics:
     """The statistics of x [n, h, w, c] by channel."""
     mean, var = moments(x, num_groups)
-    if x.dtype == jnp.float32:  # the rounding in `moments` is small only beside that of half-precision activations
+    if x.dtype == jnp.float32:  # the rounding error of `moments` is negligible only for half-precision activations
         var = jnp.square(to_float32(x, num_groups) - broadcast(mean)).mean(POSITIONS)
     return Statistics(mean, var, x.size // x.shape[-1] // num_groups)
 

@@ -1,4 +1,4 @@
-"""The layers of a network, each with the name under which it finds its arrays."""
+"""The layers of a network, each with the name by which it finds its arrays."""
 
 from dataclasses import dataclass
 

@@ -24,8 +24,8 @@ class Network:
     """The structure of a network, without its arrays."""
 
     model: ModelConfig
-    """The options that it was made from. `architecture` has what they say about its form; colours and precision are
-    only here."""
+    """The options that it was made from. `architecture` repeats those that define its structure; colours and precision
+    are only here."""
     architecture: Architecture
     num_classes: int
     image_size: int

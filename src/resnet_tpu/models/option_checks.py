@@ -57,7 +57,7 @@ def _check_images(data: DataConfig) -> None:
 
 
 def _check_stem(model: ModelConfig) -> None:
-    """Checked here, not in `resolve_architecture`, so that a run begun with such options can still be read."""
+    """Checks the stem. Not done in `resolve_architecture`, so that a run begun with such options can still be read."""
     if model.stem == "imagenet" and model.resnet_depth in CIFAR_DEPTHS:
         got, expected = f"imagenet at resnet_depth {model.resnet_depth}", "small, the only stem of the CIFAR networks"
         raise UserError("stem", got, expected, "Set stem=auto, or choose another depth.")
@@ -101,7 +101,7 @@ def _check_optimizer(optimizer: OptimizerConfig) -> None:
 
 
 def _check_average(config: Config) -> None:
-    """Checks bn_momentum: the moving average smooths running statistics too, which must not be averages already."""
+    """Checks bn_momentum: running statistics that the moving average smooths must not be averages already."""
     decay, bn_momentum = config.optimizer.moving_average_decay, config.model.bn_momentum
     if decay > 0 and bn_momentum != 0:
         got = f"{decay} with bn_momentum {'left to its default' if bn_momentum is None else bn_momentum}"

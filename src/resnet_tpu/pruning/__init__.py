@@ -1,1 +1,1 @@
-"""Prunes trained networks and re-trains them."""
+"""Prunes trained networks and retrains them."""

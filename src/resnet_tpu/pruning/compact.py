@@ -74,7 +74,7 @@ def compact_checkpoint(source: str, target: str, *, multiple_of: int = 1) -> Com
 
 
 def _logits(config: Config, arrays: Arrays) -> np.ndarray:
-    """Logits float32 [images, classes] of the same random images for every network of an image size."""
+    """Logits float32 [images, classes] of random images, which are the same for all networks of one image size."""
     network = network_of(config.replace(precision="float32"))
     side = config.data.image_size
     images = np.random.default_rng(0).standard_normal((_IMAGES, side, side, 3), np.float32)
@@ -106,8 +106,8 @@ def compact(checkpoint: Checkpoint, *, multiple_of: int = 1) -> tuple[Config, Ar
     the next convolution, though less at the borders. All such channels of a layer are merged into one, whose batch norm
     has scale 0 and bias 1; its weights in the next layer are the sum of theirs, each times its constant. So evaluation
     computes the same logits, up to rounding. Momentum and moving averages are narrowed too. Masks stay if they mask
-    further weights. Widths are rounded up to a `multiple_of`, but not beyond the original, with channels that stay 0.
-    Raises UserError if no whole filter is masked, and for normalisations other than batch norm.
+    further weights. Channels that stay 0 round each width up to a multiple of `multiple_of`, but not beyond the
+    original width. Raises UserError if no whole filter is masked, and for normalisations other than batch norm.
     """
     config = config_of(checkpoint.meta)
     if config.model.norm_act_layer != "bn_relu":

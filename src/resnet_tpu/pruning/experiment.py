@@ -1,7 +1,7 @@
-"""Runs pruning and re-training from start to end, in phases that are each run only once.
+"""Runs pruning and retraining from start to end, in phases that are each run only once.
 
 Each phase has its own `model_dir`: its start is written there as a checkpoint, from which `train` resumes. So the same
-command continues a phase that was stopped; of a finished phase it only reads the outcome. Several processes go through
+command continues a phase that was stopped, and only reads the outcome of a finished one. Several processes go through
 the same phases together; the first one, which writes, decides whether a phase is done.
 """
 
@@ -108,7 +108,7 @@ def _plan_phase(folder: str, level: Level, retrain: str, unpruned: Unpruned, exp
 
 
 def _run_phase(phase: Phase) -> Outcome:
-    """Prunes and trains one level, unless this is done already."""
+    """Prunes and trains one level, unless it is done already."""
     seed = phase.unpruned.config.train.seed
     if not hosts.from_first(phase.is_done):
         check_training(phase.config())
@@ -121,7 +121,7 @@ def _run_phase(phase: Phase) -> Outcome:
 
 def _plan_unpruned(config: Config, model_dir: str, own_dir: str, seed: int, experiment: Experiment) -> Unpruned:
     """The run with `seed` to prune: the one in `model_dir`, which has these options, or one like it in `own_dir`."""
-    # evaluated, because the result compares accuracies; with this model_dir, because the run may have been moved
+    # train_and_eval, because the result compares accuracies; this model_dir, because the run may have been moved
     config = config.replace(mode="train_and_eval", model_dir=model_dir)
     last_step = lengths_of(config).total
     rewind_step = _rewind_step(config, last_step, experiment)
@@ -179,7 +179,7 @@ def _check_rewind_step(unpruned: Unpruned, experiment: Experiment) -> None:
 
 
 def _rewind_step(config: Config, last_step: int, experiment: Experiment) -> int:
-    """The step that re-training goes back to: by default, a tenth of the training."""
+    """The step that retraining goes back to: by default, the one after a tenth of the original run."""
     lengths = {"rewind_to": experiment.rewind_to, "retrain_epochs": experiment.retrain_epochs}
     given = {name: length for name, length in lengths.items() if length is not None}
     if len(given) > 1:

@@ -20,7 +20,7 @@ NUMBERED = "level_"
 class Level:
     """One application of a method: `name`, used for folders; `method`, by its full name; and the network it prunes.
 
-    follows: prunes the network of this level, after its re-training; None: prunes the unpruned network.
+    follows: prunes the network of this level, after its retraining; None: prunes the unpruned network.
     """
 
     name: str

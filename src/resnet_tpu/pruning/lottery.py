@@ -104,7 +104,7 @@ def _begin(config: Config, named: str | None) -> None:
         start = dataclasses.replace(start, masks=masks or start.masks)
         _write_start(config, network, source.class_names, start, description)
     if hosts.is_first():
-        if named:  # used only once: TensorFlow would now overwrite this file with its own progress
+        if named:  # used only once: at this point, TensorFlow would overwrite the file with its own progress
             storage.remove(storage.join(model_dir, tf1.STATE))
         if masks and flags.lottery_results_dir:
             storage.make_dir(flags.lottery_results_dir)

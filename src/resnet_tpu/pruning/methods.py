@@ -170,7 +170,7 @@ def _random(_: LayerKernels, masks: Masks, *, percent: float, seed: int) -> Mask
 def _keep_drawn(mask: np.ndarray, percent: float, seed: int, layer: int) -> np.ndarray:
     """`mask` with exactly `percent` of its positions, rounded, kept; fewer if fewer were left before.
 
-    `seed` and `layer` determine a random order: a position that a higher percentage removes, a lower one removes too.
+    `seed` and `layer` determine a random order: a lower percentage removes every position that a higher one removes.
     """
     order = np.random.default_rng([seed, layer + 1] if seed else layer).permutation(mask.size)
     live = order[mask.ravel()[order]]

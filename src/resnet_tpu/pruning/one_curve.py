@@ -1,4 +1,4 @@
-"""Checks that outcomes belong together: that their accuracies by density form one curve for each re-training."""
+"""Checks that outcomes belong together: for each way of retraining, accuracies by density form a single curve."""
 
 import logging
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ def common_pruning(outcomes: Sequence[Outcome]) -> str:
 
 
 def _check_seeds(outcomes: Sequence[Outcome], pruned: Sequence[Outcome]) -> None:
-    """Raises UserError unless each seed has one unpruned network, and one re-training at each level."""
+    """Raises UserError unless each seed has one unpruned network, and is retrained once in each way at each level."""
     unpruned: dict[int, Outcome] = {}
     for outcome in filter(is_unpruned, outcomes):
         other = unpruned.setdefault(outcome.seed, outcome)
@@ -58,7 +58,7 @@ def _check_seeds(outcomes: Sequence[Outcome], pruned: Sequence[Outcome]) -> None
 
 
 def _check_rewinding(pruned: Sequence[Outcome]) -> None:
-    """Raises UserError if runs of one re-training went back to different steps, or only some restored the momentum."""
+    """Raises UserError if runs retrained alike went back to different steps, or only some restored the momentum."""
     found: dict[tuple[str, str], tuple[Any, str]] = {}
     for outcome in pruned:
         description = read_description(outcome.model_dir)

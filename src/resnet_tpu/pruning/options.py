@@ -17,7 +17,7 @@ COMPUTING = {
     for name, found in OPTIONS.items()
     if name in ("precision", "kernels") or (found.group == "run" and name not in ("model_dir", "mode"))
 }
-"""Options for where the images are and how training is computed, not what is trained: re-training may use other values
+"""Options for where the images are and how training is computed, not what is trained: retraining may use other values
 than the first run did."""
 
 

@@ -15,7 +15,7 @@ from resnet_tpu.pruning.sizes import LayerSize, size_of
 from resnet_tpu.reports.metrics import evaluation_at
 
 UNPRUNED = "none"
-"""Stands for the method, re-training and level of a network that was not pruned."""
+"""Stands for the method, way of retraining and level of a network that was not pruned."""
 
 PHASES = "phases.csv"
 """File in the `output_dir` of an experiment with a row for each outcome."""

@@ -1,8 +1,8 @@
 """The results of the rewinding paper, arXiv:2003.02389, from the data that its authors published.
 
-As in its protocol, the re-training time for each density is the one with the best median on validation images; the
-accuracies are the median, lowest and highest of its runs on test images. For unpruned networks, `median` is the mean of
-all runs.
+As in its protocol, the retraining time for each density is the one with the best median on validation images; the
+accuracies are the median, lowest and highest of the runs of that length on test images. For unpruned networks, `median`
+is the mean of all runs.
 """
 
 import csv

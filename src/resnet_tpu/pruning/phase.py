@@ -39,7 +39,7 @@ ImageNet ends at 1e-3."""
 
 @dataclass(frozen=True)
 class Unpruned:
-    """A run that was not pruned: its options, its last step, and the step that re-training goes back to."""
+    """A run that was not pruned: its options, its last step, and the step that retraining goes back to."""
 
     model_dir: str
     config: Config
@@ -80,7 +80,7 @@ class Phase:
         return self.model_dir.rsplit("/", 1)[-1]
 
     def config(self) -> Config:
-        """The options of re-training: those of the unpruned run, with another last step and rate if needed."""
+        """The options for retraining: those of the unpruned run, with another last step and rate if needed."""
         unpruned, retraining = self.unpruned, RETRAININGS[self.retrain]
         last_step = unpruned.last_step
         if retraining.step == "last":
@@ -150,7 +150,7 @@ class Phase:
         }
 
     def _start(self) -> tuple[Arrays, dict[str, Any]]:
-        """The arrays and the description of the checkpoint that re-training starts from."""
+        """The arrays and the description of the checkpoint that retraining starts from."""
         unpruned, retraining = self.unpruned, RETRAININGS[self.retrain]
         network = network_of(unpruned.config)
         pruned = reading.load_for(network, reading.find(self.previous))
@@ -183,7 +183,7 @@ class Phase:
         if self.previous != self.unpruned.model_dir or not are_equal(before, after):
             return
         whole, rng = full_masks(kernels), np.random.default_rng(0)
-        # not its own weights: pruned ones are 0, and a method may keep weights equal to its threshold
+        # not the network's own weights: pruned ones are 0, and a method may keep weights equal to its threshold
         weights = {name: rng.standard_normal(kernel.shape) for name, kernel in kernels.items()}
         if not are_equal(before, whole) and not are_equal(prune(weights, whole), whole):
             kept = f"the {100 * density(before.values()):.3g} % that {self.previous} keeps already"

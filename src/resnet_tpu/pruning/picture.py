@@ -1,4 +1,4 @@
-"""Draws accuracy against density, beside the curve of the paper; and the density of each layer."""
+"""Draws accuracy against density, together with the paper's curve; and the density of each layer."""
 
 from collections.abc import Mapping, Sequence
 
@@ -17,7 +17,7 @@ from resnet_tpu.reports.style import COLORS, GRAY, MARKERS, STYLE, add_title
 def draw_curve(rows: Sequence[Row], *, network: str | None, pruning: str) -> Figure:
     """Top-1 accuracy by density, minus that of the unpruned network, in points; the range of the seeds is a band.
 
-    network: of the paper; its curves for the same re-training are dashed. None: no such curves.
+    network: one of the paper's, whose curves for the same ways of retraining are dashed; None: draws none.
     """
     figure = Figure(figsize=(9, 5.2), layout="constrained")
     axes = figure.subplots()
@@ -36,7 +36,7 @@ def draw_curve(rows: Sequence[Row], *, network: str | None, pruning: str) -> Fig
         if network:
             _draw_paper(axes, network, pruning, retrain, color, marker)
     axes.set(xscale="log", xlabel="weights kept (log scale)", ylabel="top-1 accuracy minus unpruned, points")
-    ticks = sorted({float(f"{row.density:.3g}") for row in rows}, reverse=True)  # the same for all re-trainings
+    ticks = sorted({float(f"{row.density:.3g}") for row in rows}, reverse=True)  # the same for all lines
     axes.xaxis.set_major_locator(FixedLocator(ticks[:: max(1, len(ticks) // 10)]))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(lambda fraction, _: f"{100 * fraction:.3g}%")
@@ -49,7 +49,7 @@ def draw_curve(rows: Sequence[Row], *, network: str | None, pruning: str) -> Fig
 
 @mpl.rc_context(STYLE)
 def draw_layers(densities: Mapping[str, Sequence[Sequence[float]]], layers: Sequence[str]) -> Figure:
-    """The density of each layer: a panel for each re-training, a line for each level, the sparsest the darkest.
+    """The density of each layer: a panel for each way of retraining, a line for each level, the sparsest the darkest.
 
     A layer without remaining weights is a cross at the bottom.
     """

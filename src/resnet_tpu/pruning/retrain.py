@@ -9,10 +9,10 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Retraining:
-    """A way to re-train.
+    """A way to retrain.
 
     weights: `pruned`: those of the pruned network; `early`: those of the rewind step; `fresh`: newly drawn ones.
-    step: `last`: training continues after it; `early`: schedule and data go back to the rewind step; `first`: to 0.
+    step: `last`: training continues after it; `early`: schedule and data return to the rewind step; `first`: to 0.
     low_rate: the learning rate stays at its last value, instead of following the schedule again.
     """
 
@@ -29,4 +29,4 @@ RETRAININGS = {
     "low_lr_rewinding": Retraining("early", "early", True, "weights of an early step, the last learning rate"),
     "reinit": Retraining("fresh", "first", False, "new random weights under the mask, from the start"),
 }
-"""The ways to re-train, by name."""
+"""The ways to retrain, by name."""

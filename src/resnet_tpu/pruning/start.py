@@ -1,4 +1,4 @@
-"""The arrays of the checkpoint that re-training starts from: step, params, batch_stats, momentum, ema, masks."""
+"""The arrays of the checkpoint that retraining starts from: step, params, batch_stats, momentum, ema, masks."""
 
 from typing import Literal
 
@@ -24,7 +24,7 @@ def start_arrays(
     step: int,
     rewind_optimizer: Literal["restore", "reset"],
 ) -> Arrays:
-    """The arrays of the checkpoint that re-training starts from: `arrays` masked, at `step`.
+    """The arrays of the checkpoint that retraining starts from: `arrays` masked, at `step`.
 
     The result includes the masks; masked weights are exactly 0, as are their momentum and average. The rest of the
     momentum is that of `arrays`, as in the paper, or 0 with `reset`.
@@ -47,6 +47,6 @@ def start_arrays(
 
 
 def fresh_arrays(network: Network, config: Config) -> Arrays:
-    """The arrays of a run before its first step, but with other initial weights than its own."""
+    """The arrays of a run before its first step, but with initial weights other than its own."""
     state = create_state(network, config.optimizer, config.train.seed + _FRESH)
     return jax.tree.map(np.asarray, state.to_arrays())

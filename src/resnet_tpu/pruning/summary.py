@@ -1,4 +1,4 @@
-"""Outcomes of an experiment, summarised over the seeds at each level of each re-training."""
+"""Outcomes of an experiment, summarised over the seeds at each level, for each way of retraining."""
 
 import statistics
 from collections.abc import Iterable, Sequence
@@ -11,10 +11,10 @@ from resnet_tpu.pruning.outcome import UNPRUNED, Outcome
 
 @dataclass(frozen=True)
 class Row:
-    """The outcomes of all seeds at one level of one re-training; accuracies from 0 to 1.
+    """The outcomes of all seeds at one level, for one way of retraining; accuracies from 0 to 1.
 
     Density, parameters, multiply-adds and bytes are means. unpruned: the median accuracy of the unpruned networks of
-    the row's seeds, which may not be all.
+    the row's seeds, which may be only some of the experiment's.
     """
 
     retrain: str
@@ -31,7 +31,7 @@ class Row:
 
 
 def summarize(outcomes: Iterable[Outcome]) -> list[Row]:
-    """A row for each level of each re-training: re-trainings in the order of the outcomes, the densest level first."""
+    """A row for each way of retraining, in the order of the outcomes, and each level, the densest first."""
     groups = by_level(outcomes)
     unpruned = {outcome.seed: outcome.top_1_accuracy for group in groups for outcome in group if is_unpruned(outcome)}
     rows = [_row(group, [unpruned[outcome.seed] for outcome in group]) for group in groups]
@@ -40,14 +40,14 @@ def summarize(outcomes: Iterable[Outcome]) -> list[Row]:
 
 
 def by_level(outcomes: Iterable[Outcome]) -> list[list[Outcome]]:
-    """The outcomes of all seeds at each level of each re-training; a seed's unpruned network counts once."""
+    """The outcomes of all seeds at each level, for each way of retraining; a seed's unpruned network counts once."""
     groups: dict[tuple[str, str, str], list[Outcome]] = {}
     for outcome in outcomes:
         # iterative levels may all have the same method name; other levels may have any folder name
         level = outcome.level if outcome.level.startswith(NUMBERED) else ""
         group = groups.setdefault((outcome.retrain, outcome.method, level), [])
         is_again = is_unpruned(outcome) and any(other.seed == outcome.seed for other in group)
-        if not is_again:  # each part of an experiment may train it
+        if not is_again:  # each part of an experiment may have trained it
             group.append(outcome)
     return list(groups.values())
 
@@ -77,7 +77,7 @@ def _row(group: Sequence[Outcome], unpruned: Sequence[float]) -> Row:
 
 
 def layer_rows(outcomes: Iterable[Outcome]) -> list[tuple[Any, ...]]:
-    """(re-training, level, method, seed, and the fields of LayerSize) of each layer of each network."""
+    """(way of retraining, level, method, seed, and the fields of LayerSize) of each layer of each network."""
     return [
         (outcome.retrain, outcome.level, outcome.method, outcome.seed, *astuple(layer))
         for outcome in outcomes
@@ -86,7 +86,7 @@ def layer_rows(outcomes: Iterable[Outcome]) -> list[tuple[Any, ...]]:
 
 
 def layer_densities(outcomes: Iterable[Outcome]) -> dict[str, list[list[float]]]:
-    """By re-training: the density of each layer for each level, averaged over the seeds, the densest level first."""
+    """By way of retraining: the density of each layer at each level, the densest first, averaged over the seeds."""
     found: dict[str, list[list[float]]] = {}
     for group in by_level(outcomes):
         if group[0].retrain != UNPRUNED:

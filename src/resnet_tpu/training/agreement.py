@@ -21,10 +21,10 @@ def agree_on(
 ) -> None:
     """Raises UserError in every process unless all have the same options, data and model_dir.
 
-    sources: the data by the names that messages call them by, such as the split. They count as the same if the number
-    of examples, the names at the same indices and the classes are the same.
-    `trains`: the processes resume from a checkpoint, so all must see the same newest one; other work may run while
-    training adds checkpoints. `writes`: False for work that leaves nothing in model_dir.
+    sources: the data by their names in messages, such as the split. Data count as the same if the number of examples,
+    the files of a sample of the examples, and the classes are the same.
+    `trains`: whether the processes resume from a checkpoint, so that all must see the same newest one; other work may
+    run while training adds checkpoints. `writes`: False for work that leaves nothing in model_dir.
     """
     if hosts.process_group() is None:
         return

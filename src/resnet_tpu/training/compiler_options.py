@@ -51,7 +51,7 @@ _BY_GENERATION = {
 
 
 def compiler_options_for(device: Any = None) -> dict[str, str] | None:
-    """The compiler options that may make a training step faster on such a device, and those that it needs.
+    """The compiler options that may make a training step faster on `device`, and those that the step needs.
 
     device: None means JAX's first. None is returned if there are no such options.
     """
@@ -63,7 +63,7 @@ def compiler_options_for(device: Any = None) -> dict[str, str] | None:
 
 
 def required_options_for(device: Any = None) -> dict[str, str] | None:
-    """The compiler options that a program needs on such a device to compute correctly; None if it needs none.
+    """The compiler options that a program needs on `device` to compute correctly; None if it needs none.
 
     device: None means JAX's first. Every program is compiled with them. An option that the user sets in XLA_FLAGS is
     left as it is.

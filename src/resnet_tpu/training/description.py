@@ -1,4 +1,4 @@
-"""What a run tells about itself before its first step: lines for the log and for a dry run."""
+"""Describes a run before its first step: lines for the log and for a dry run."""
 
 from collections.abc import Iterator
 
@@ -26,7 +26,7 @@ def describe_run(config: Config, mesh: Mesh, step: int, total: int, position: in
 
 
 def note_on_epochs(config: Config, step: int, total: int, position: int) -> str:
-    """A line if the run's epochs differ from those asked for, as earlier steps had another batch size; else nothing.
+    """A line if earlier steps with another batch size change the number of epochs from that asked for; else nothing.
 
     position: the images consumed before `step`.
     """

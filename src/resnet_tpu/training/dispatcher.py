@@ -1,9 +1,10 @@
-"""Dispatches the steps of a run, some ahead of the devices, and receives their metrics when they have ended.
+"""Dispatches the steps of a run, some ahead of the devices, and receives their metrics once they have ended.
 
-The host looks only at metrics of steps that have ended, so the devices do not wait for it, except after the first step,
-with `input_pipeline=basic` and with several CPU devices, where none is dispatched ahead. There is no loop on the
-device: dispatching one step of a ResNet-50 takes the host 0.4 ms, or 1 to 4 ms for 8 devices, while the devices work on
-earlier steps of 50 ms and more; and a loop on the device would need all its batches in device memory.
+The host looks only at the metrics of steps that have ended, so the devices do not wait for it. There are three
+exceptions, in which no step is dispatched ahead: after the first step, with `input_pipeline=basic`, and with several
+CPU devices. There is no loop on the device. Dispatching one step of a ResNet-50 takes the host 0.4 ms, or 1 to 4 ms for
+8 devices, while the devices work on earlier steps of 50 ms and more; and a loop on the device would need all its
+batches in device memory.
 """
 
 import time
@@ -20,7 +21,7 @@ from resnet_tpu.training.steps_in_flight import StepsInFlight
 
 
 class Dispatcher:
-    """Moves the state of a run on, step by step."""
+    """Advances the state of a run, step by step."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Checks that a training has not diverged: that its losses and weights are finite numbers."""
+"""Checks that training has not diverged: that its losses and weights are finite numbers."""
 
 import functools
 from collections.abc import Callable, Sequence

@@ -12,8 +12,8 @@ class InputWait:
 
     The host runs ahead of the devices. While it waits for a batch, they may still be busy with earlier steps, and the
     wait costs nothing. Only the part of a wait after the last dispatched step has ended counts; a thread records when
-    it ends. So a loop whose input is 1 % slower than its step shows 1 %, although the host waits nearly all of the
-    time. The transfer of a batch to the device counts as part of the step.
+    that step ends. So a loop whose input is 1 % slower than its step shows 1 %, although the host waits nearly all of
+    the time. The transfer of a batch to the device counts as part of the step.
     A context manager: leaving it ends the thread.
     """
 

@@ -193,7 +193,7 @@ class Trainer:
             while run.step < lengths.total and not is_stopping:
                 is_first = run.step == first
                 steps.dispatch(ahead=0 if is_first else ahead)
-                if is_first:  # it includes compilation: it says nothing about the speed
+                if is_first:  # includes compilation, so it says nothing about the speed
                     log.info("First step after %.1f s", reports.start_clock(run.step))
                     if first > 0:
                         self._write_description()
@@ -273,6 +273,6 @@ class Trainer:
         log_metrics(step, self.evaluation, time.perf_counter() - begun)
 
     def _write_description(self) -> None:
-        """Writes `config.json` and `labels.txt`. Do not call it if nothing is trained: it would overwrite the run's."""
+        """Writes `config.json` and `labels.txt`. If nothing is to be trained, do not overwrite the run's with it."""
         if hosts.is_first():
             write_description(self.config.run.model_dir, self.config, self.run_state.meta(self.config)["class_names"])

@@ -71,7 +71,7 @@ class LoopReports:
                 log.warning("Damaged images left out so far: %d", self._loader.skipped.total())
 
     def _take_speed(self, end: int) -> dict[str, float]:
-        """The speed since the last report; nothing when the only step since then was one that compiled."""
+        """The speed since the last report; nothing if the only step since then included compilation."""
         start, timed_from = self._timed_from
         num_steps = end - timed_from
         waited, ended = self._input_wait.take(num_steps)
@@ -86,7 +86,7 @@ class LoopReports:
         return images / self._config.data.images_per_epoch
 
     def _log(self, end: int, rows: dict[int, dict[str, Any]], speed: dict[str, float]) -> None:
-        """Logs a line on the loop before step `end`, and shows it beside the progress."""
+        """Logs a line on the loop before step `end`, and shows it next to the progress bar."""
         loss, top_1 = (
             sum(float(row[name]) for row in rows.values()) / len(rows) for name in ("loss", "top_1_accuracy")
         )

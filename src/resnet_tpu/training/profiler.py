@@ -26,9 +26,9 @@ def can_trace() -> bool:
 class Profiler:
     """Captures `duration_ms` of trace under `model_dir/plugins/profile` every `every_n_steps` steps; 0 turns it off.
 
-    A capture begins after a step, and so never holds the first one from `step` on, which compiles; none begins after
-    the last one of the run, `total`. It ends with the step in which its time is over, or earlier with `stop`, which
-    leaving this context manager also calls.
+    A capture begins after a step, so it never includes the first step, from `step` on, which compiles. None begins
+    after the last step of the run, `total`. A capture ends with the step in which its time is up, or earlier by `stop`,
+    which leaving this context manager also calls.
     """
 
     def __init__(self, model_dir: str, *, every_n_steps: int, duration_ms: int, step: int, total: int) -> None:

@@ -66,7 +66,7 @@ def fill_in_counts(config: Config, source: Source) -> Config:
 def resolve_order(config: Config, source: Source) -> Config:
     """The options with `data_order` decided: the run's own if it has one, else as process 0 chooses.
 
-    The decision is the same in all processes, and stays when the run is resumed. Every process must call this.
+    The decision is the same in all processes, and is kept when the run is resumed. Every process must call this.
     """
     chosen = hosts.from_first(lambda: _order_of_run(config, source))
     return config.replace(data_order=chosen) if config.data.data_order == "auto" else config

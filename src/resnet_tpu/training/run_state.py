@@ -10,7 +10,7 @@ from resnet_tpu.training.maths.state import TrainState
 
 @dataclass
 class RunState:
-    """All that a checkpoint of a run holds besides its options. It moves on when a step is dispatched."""
+    """Everything that a run's checkpoint holds besides the options. It advances when a step is dispatched."""
 
     state: TrainState
     """On the devices."""

@@ -13,8 +13,8 @@ from resnet_tpu.parallel import placement
 def steps_ahead(mesh: Mesh) -> int:
     """How many steps the host may be ahead of the devices.
 
-    Enough that the devices never wait for Python, but not so many that batches fill their memory. 0 for several virtual
-    CPU devices, which deadlock when several collectives are in flight.
+    Enough for the devices never to wait for Python, but not so many that batches fill their memory. 0 for several
+    virtual CPU devices, which deadlock when several collectives are in flight.
     """
     return 0 if mesh.devices.size > 1 and mesh.devices.flat[0].platform == "cpu" else 4
 

@@ -46,7 +46,7 @@ def load() -> frozenset[str]:
     able = library.load_onednn(locate_onednn())
     types = frozenset(name for bit, name in enumerate(_DATA_TYPES) if able >> bit & 1)
     try:
-        jax.devices("cpu")  # before this, JAX only notes the functions, and XLA would refuse them when it is too late
+        jax.devices("cpu")  # until this, JAX only queues the functions, and a refusal by XLA would come too late
         for name in TARGETS if types else ():
             jax.ffi.register_ffi_target(_name(name), jax.ffi.pycapsule(getattr(library, name)), platform="cpu")
     except RuntimeError as error:  # compiled for an interface version that this XLA lacks, or no CPU is used

@@ -16,7 +16,7 @@ _FLAGS = ("-std=gnu11", "-O3", "-fno-fast-math", "-fno-math-errno", "-fno-trappi
 
 
 def build(output: Path = LIBRARY, *flags: str, headers: Path | None = None) -> Path:
-    """Compiles the sources beside this file to `output`, replacing what is there. Raises BuildError."""
+    """Compiles the sources next to this file to `output`, replacing what is there. Raises BuildError."""
     every = (*_FLAGS, f"-I{headers or locate_headers()}", *flags)
     return compile_library(FOLDER, output, every, ("-lpthread", "-ldl"), loads=not flags)
 

@@ -1,4 +1,4 @@
-/* The interface to XLA: its version query, errors, its threads, and memory of each thread. */
+/* The interface to XLA: version query, errors, threads, and the scratch memory of each thread. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>

@@ -90,7 +90,7 @@ static void merge_chunks(const Task *task, float *mean, float *var) {
     for (int64_t c = 0; c < channels; c++) var[c] /= count;
 }
 
-/* Puts the kernel into new memory, in oneDNN's layout for this direction. */
+/* Copies the kernel to new memory, in oneDNN's layout for this direction. */
 static const char *take_kernel(Task *task, Direction direction, void *plain) {
     Geometry own = geometry_of_chunk(task);
     const Convolution *convolution = find_convolution(&own, direction);

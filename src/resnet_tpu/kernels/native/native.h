@@ -11,7 +11,7 @@
 typedef XLA_FFI_CallFrame Call;
 typedef XLA_FFI_Buffer Buffer;
 
-/* Compiles a function for several kinds of processor; the loader picks the version for the one at hand. */
+/* Compiles a function for several kinds of processor; the loader picks the version for the one it runs on. */
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
 #define FAST __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #else
@@ -32,7 +32,7 @@ XLA_FFI_Error *failure(const Call *call, const char *message);
 int64_t num_threads(const Call *call);
 void parallel(const Call *call, int64_t count, void (*work)(void *task, int64_t i), void *task);
 
-/* Memory of this thread, 64-byte aligned, which the next call with the same slot reuses. NULL: no memory. */
+/* Memory of this thread, 64-byte aligned, which the next call with the same slot reuses. NULL: out of memory. */
 enum { SCRATCH_INPUT, SCRATCH_THINNED, SCRATCH_GRADIENT, SCRATCH_LIBRARY, SCRATCH_ROWS, NUM_SCRATCH };
 void *scratch(int slot, size_t bytes);
 
@@ -66,7 +66,7 @@ static inline Norm norm_at(const Call *call, int i) {
     return norm;
 }
 
-/* Passes over `rows` rows of `channels` values of type `dtype`; see rows.c. Sums are added to the values there. */
+/* Passes over `rows` rows of `channels` values of type `dtype`; see rows.c. Sums are added to existing values. */
 void norm_relu(int dtype, const void *x, void *y, int64_t rows, int64_t channels, Norm norm);
 void norm_relu_gradient(
     int dtype, const void *x, void *gradient, int64_t rows, int64_t channels, Norm norm, float *d_factor, float *d_bias);

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Symbol versions that every glibc has: otherwise a library linked with glibc 2.34 needs 2.34. */
+/* Symbol versions that every glibc has: otherwise a library linked with glibc 2.34 would need 2.34 at run time. */
 #if defined(__x86_64__) && defined(__GLIBC__)
 __asm__(".symver dlopen, dlopen@GLIBC_2.2.5");
 __asm__(".symver dlsym, dlsym@GLIBC_2.2.5");
@@ -100,9 +100,9 @@ static Handle describe(const int64_t dims[4], int type, int tag) {
     return dnnl.memory_desc_create_with_tag(&described, 4, dims, type, tag) ? NULL : described;
 }
 
-/* oneDNN 3.2 writes past the end of its scratchpad in the kernel's gradient of a strided 1x1 convolution where the
-   channels do not fill a vector (https://github.com/uxlfoundation/oneDNN/issues/6035, there of 3.12): it is given
-   these without the stride. */
+/* oneDNN 3.2 writes past the end of its scratchpad in the kernel's gradient of a strided 1x1 convolution whose channels
+   do not fill a vector (https://github.com/uxlfoundation/oneDNN/issues/6035, reported for 3.12). It is therefore given
+   such convolutions without the stride. */
 static int needs_thinning(const Geometry *g, Direction direction) {
     return direction == TO_KERNEL && g->size == 1 && g->stride > 1 && g->in.channels < 16;
 }

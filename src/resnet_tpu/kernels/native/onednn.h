@@ -6,7 +6,7 @@
 
 typedef struct {
     Shape in, out;
-    int64_t size, stride, before; /* of the kernel; padding before the image, from which that after it follows */
+    int64_t size, stride, before; /* the kernel's size and stride; the padding before the image, which fixes the rest */
     int64_t dtype;
 } Geometry;
 
@@ -27,7 +27,7 @@ size_t kernel_bytes(const Convolution *convolution);
 /* Converts a kernel from HWIO float32 to that layout; for TO_KERNEL, a gradient back. Returns an error, or NULL. */
 const char *reorder_kernel(const Convolution *convolution, void *from, void *to);
 
-/* Computes input, kernel or output (as named in FORWARD) from the others, by direction. Returns an error, or NULL. */
+/* Computes input, kernel or output (named as in FORWARD), by direction, from the others. Returns an error, or NULL. */
 const char *convolve(const Convolution *convolution, void *input, void *kernel, void *output);
 
 #endif

@@ -1,5 +1,5 @@
 /* The end of a residual block: relu(norm(branch) + shortcut), where a shortcut that is a projection is normalised too.
-   And the end of the stem: norm, ReLU, and a 3x3 max-pool with stride 2. */
+   Also the end of the stem: norm, ReLU, and a 3x3 max-pool with stride 2. */
 #include <stdlib.h>
 #include <string.h>
 

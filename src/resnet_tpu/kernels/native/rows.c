@@ -1,4 +1,4 @@
-/* Single passes over activations: batch norm together with the operations beside it, and its gradients.
+/* Single passes over activations: batch norm together with the adjacent operations, and its gradients.
 
    Inputs and outputs are float32 or bfloat16; computations and sums are float32. */
 #include <string.h>
@@ -6,9 +6,9 @@
 #include "native.h"
 
 #define INLINE static inline __attribute__((always_inline))
-#define EACH _Pragma("GCC ivdep") /* no value depends on one of another channel */
+#define EACH _Pragma("GCC ivdep") /* no value depends on another channel's */
 
-enum { NOWHERE = 255 }; /* of a maximum that the ReLU set to 0: it gets no gradient */
+enum { NOWHERE = 255 }; /* the place of a maximum that the ReLU set to 0, which gets no gradient */
 
 static inline float from_bfloat16(uint16_t bits) {
     union {

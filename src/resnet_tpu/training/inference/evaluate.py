@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 @functools.cache
 def l2_on(device: Any) -> Callable[..., jax.Array]:
-    """`l2` of parameters, jitted for such a device."""
+    """`l2` of parameters, jitted for `device`."""
     return jax.jit(l2, static_argnames="norms", compiler_options=required_options_for(device))
 
 

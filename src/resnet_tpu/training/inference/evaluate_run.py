@@ -45,7 +45,7 @@ def evaluate_run(config: Config, *, watch: bool = False, train_steps: int | str 
     require_config(config)
     config = config.replace(model_dir=model_dir_of(config.run.model_dir))
     model_dir = config.run.model_dir
-    with hosts.connected(config.run):  # around the checks too: a process that fails them ends all
+    with hosts.connected(config.run):  # includes the checks: a process that fails them ends all processes
         is_alone = folders.is_checkpoint(model_dir)
         if not is_alone and watch:
             storage.check_writable(model_dir)
@@ -59,7 +59,7 @@ def evaluate_run(config: Config, *, watch: bool = False, train_steps: int | str 
 
 
 def await_options(config: Config) -> Layer:
-    """The options of the run in `model_dir`, once it has begun. Raises UserError if not within `eval_timeout`."""
+    """Waits until the run in `model_dir` has begun; returns its options. Raises UserError after `eval_timeout`."""
     model_dir, patience = config.run.model_dir, Patience(config.eval.eval_timeout)
     while (own := read_run(model_dir)) is None:
         if patience.is_over:

@@ -73,7 +73,7 @@ def predict(
     output_dir = expand_home(output_dir)
     with hosts.connected(config.run):
         for folder in filter(None, (output_dir, config.lottery.lth_prediction_result_dir)):
-            storage.check_writable(folder)  # in this block, as one process that fails ends all
+            storage.check_writable(folder)  # in this block, because a process that fails ends all processes
         return _predict(config, paths, split, output_format, top_k, output_dir)
 
 
@@ -118,8 +118,8 @@ def open_images(
 ) -> tuple[Source, int]:
     """The named images or, if there are none, those of a split of the data; and how many of them to predict.
 
-    run_data: the options of the run. Its number of training images is the length of its epochs, and so asks for all of
-    them. Raises UserError when there are no images, or they are of other classes.
+    run_data: the options of the run. Its number of training images only sets the length of its epochs, so it does not
+    limit how many are predicted. Raises UserError when there are no images, or they are of other classes.
     """
     if images:
         source: Source = FileSource(images, class_names)

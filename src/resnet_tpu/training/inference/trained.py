@@ -1,4 +1,4 @@
-"""A trained network read back from its checkpoint, whole: arrays, options, class names."""
+"""A trained network as read back from its checkpoint: arrays, options, class names."""
 
 import dataclasses
 from collections.abc import Collection
@@ -35,7 +35,7 @@ class Trained:
         return advice_on({"params": self.params, "batch_stats": self.batch_stats}, self.config.model.precision)
 
     def belongs_to(self, model_dir: str) -> bool:
-        """Whether it belongs to the run `model_dir`. False if that is the checkpoint: nothing may be added to it."""
+        """Whether it belongs to the run `model_dir`. False if that is a checkpoint, to which nothing may be added."""
         return self.path.startswith(storage.absolute(model_dir) + "/")
 
 

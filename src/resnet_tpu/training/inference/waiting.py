@@ -11,7 +11,7 @@ _SAY_AGAIN_SECS = 60.0
 
 
 class Patience:
-    """Waits for one thing after another, each for at most `timeout` seconds (None: for ever), and logs each."""
+    """Waits for one thing after another, each for at most `timeout` seconds (None: no limit), and logs each."""
 
     def __init__(self, timeout: float | None) -> None:
         self._timeout = timeout
@@ -28,7 +28,7 @@ class Patience:
         return self._timeout is not None and time.monotonic() - self._begun >= self._timeout
 
     def wait(self, what: Callable[[], str]) -> None:
-        """Waits a moment. Logs `what` it waits for, at once and then less and less often."""
+        """Waits a moment. Logs `what` it waits for at once, and then at growing intervals."""
         if time.monotonic() - self._begun >= self._pause:
             self._pause = max(2 * self._pause, _SAY_AGAIN_SECS)
             limit = "--eval_timeout=SECONDS sets a limit" if self._timeout is None else f"at most {self._timeout:g} s"

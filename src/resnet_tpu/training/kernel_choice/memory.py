@@ -21,13 +21,13 @@ _FILE = "kernels.json"
 
 
 def remembered_settings() -> dict[str, KernelSetting]:
-    """The settings that this machine remembers, by a description of the step of each."""
+    """The settings that this machine remembers, by a description of the step that each is for."""
     found = ((str(entry.get("of")), setting_from(entry)) for entry in _read().values())
     return {words: setting for words, setting in found if setting}
 
 
 def recall(config: Config, mesh: Mesh) -> KernelSetting | None:
-    """The setting that the first host remembers for this step on these devices; None if they cannot run it."""
+    """The setting that the first host remembers for this step on these devices, if any, and if they can run it."""
     entry = hosts.from_first(lambda: _read().get(_key(config, mesh)))
     return runnable(setting_from(entry), config, mesh) if entry else None
 
@@ -46,7 +46,7 @@ def _read() -> dict[str, Any]:
     try:
         found = checked_json.parse(storage.read_text(_path()))
         return checked_json.as_kind(dict[str, dict[str, Any]], found, _FILE)
-    except (OSError, UserError, ValueError, TypeError):  # a cache: what cannot be read is timed again
+    except (OSError, UserError, ValueError, TypeError):  # only a cache: the kernels can be timed again
         return {}
 
 

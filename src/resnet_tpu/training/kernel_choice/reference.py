@@ -1,4 +1,4 @@
-"""One step computed by the plain layers, with which every other way to compute it must agree, up to rounding."""
+"""A step computed by the plain layers, with which every other way to compute it must agree, up to rounding."""
 
 import statistics
 
@@ -14,7 +14,7 @@ from resnet_tpu.training.maths.network import network_on
 from resnet_tpu.training.maths.step import TrainStep, train_step_of
 
 _LIMIT = 3.0  # other kernels may differ from the plain layers by this many times the noise
-_FEW, _MANY = 2, 16  # draws of that noise: in any case, and before other kernels are said to differ
+_FEW, _MANY = 2, 16  # draws of that noise: at least, and before other kernels are reported to differ
 
 
 class Reference:

@@ -1,4 +1,4 @@
-"""Chooses the kernels of a run: those that it had before, those that were the fastest here, or the usual ones."""
+"""Chooses the kernels of a run: those that it had before, those that were the fastest here, or the defaults."""
 
 import logging
 from typing import Any
@@ -21,9 +21,10 @@ _WORTH = 20_000  # a run of at least this many steps repays the minutes of compi
 def resolve_kernels(config: Config, mesh: Mesh, previous: dict[str, Any] | None) -> KernelSetting:
     """The setting of a run whose options are resolved; it is logged. With several hosts, all must call this.
 
-    With `kernels=auto` it is the first of these that exists: the setting of the checkpoint it resumes from, `previous`
-    (see `stored_form`), if that was for such devices; the fastest when such a step was timed here; on a TPU or GPU and
-    for a long enough run, the fastest when timed now; the kernels of `choose_kernels`.
+    With `kernels=auto`, it is the first of these that exists: `previous`, the setting in the checkpoint that the run
+    resumes from (see `stored_form`), if it was for devices of this kind; the setting that was the fastest when this
+    step was timed here; on a TPU or GPU, if the run is long enough, the setting that is the fastest when timed now; the
+    kernels of `choose_kernels`.
     """
     before = setting_before(previous or {}, config, mesh)
     setting, why = _choose(config, mesh, before)

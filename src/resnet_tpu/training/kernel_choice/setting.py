@@ -19,8 +19,8 @@ class KernelSetting:
 
     kernels: str
     tuned_compiler: bool = False
-    """Whether to set the compiler options that make such devices faster, by the compiler's own estimate. No device has
-    confirmed it, so only `tune` chooses this."""
+    """Whether to set the compiler options that should make the step faster, by the compiler's own estimate. It has not
+    been confirmed on any device, so only `tune` chooses this."""
 
     def __str__(self) -> str:
         return self.kernels + (", with compiler options" if self.tuned_compiler else "")
@@ -32,7 +32,7 @@ class KernelSetting:
 
 
 def candidates(config: Config, mesh: Mesh) -> list[KernelSetting]:
-    """All settings that are possible on such devices, the plain one first."""
+    """All settings that are possible on these devices, the plain one first."""
     names = [name for name in KERNELS if not why_not(name, config.model.precision, mesh)]
     tunings = (False, True) if _has_options(mesh) else (False,)
     return [KernelSetting(name, tuned) for name in names for tuned in tunings]
@@ -49,14 +49,14 @@ def stored_form(setting: KernelSetting, mesh: Mesh) -> dict[str, Any]:
 
 
 def setting_before(entry: dict[str, Any], config: Config, mesh: Mesh) -> KernelSetting | None:
-    """The setting in the entry of a checkpoint (see `stored_form`), if it was for such devices and they can run it."""
+    """The setting in a checkpoint's entry (see `stored_form`), if it was for devices of this kind and can run here."""
     is_for_such = entry.get("device") == mesh.devices.flat[0].device_kind
     return runnable(setting_from(entry), config, mesh) if is_for_such else None
 
 
 def runnable(setting: KernelSetting | None, config: Config, mesh: Mesh) -> KernelSetting | None:
-    """A setting that was stored, if there is one that such devices can run."""
-    if setting and not _has_options(mesh):  # older versions stored True there all the same
+    """The stored setting, if there is one and these devices can run it."""
+    if setting and not _has_options(mesh):  # older versions stored tuned_compiler=True even then
         setting = KernelSetting(setting.kernels)
     return setting if setting in candidates(config, mesh) else None
 
@@ -68,6 +68,6 @@ def setting_from(entry: dict[str, Any]) -> KernelSetting | None:
 
 
 def _has_options(mesh: Mesh) -> bool:
-    """Whether there are compiler options for such devices besides those that every program needs."""
+    """Whether there are compiler options for these devices besides those that every program needs."""
     device = mesh.devices.flat[0]
     return compiler_options_for(device) != required_options_for(device)

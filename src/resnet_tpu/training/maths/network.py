@@ -1,4 +1,4 @@
-"""The network that a training on several devices computes."""
+"""The network that a run computes on its devices."""
 
 from jax.sharding import Mesh
 
