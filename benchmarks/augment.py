@@ -98,7 +98,7 @@ def describe_ours(outputs: Sequence[dict[str, float]], image_size: int) -> str:
 
 
 def main() -> None:
-    """The command line."""
+    """Runs the benchmark."""
     parser = script.make_parser("augment", __doc__, rounds=5)
     parser.add_argument("images", nargs="?", type=Path, help="Folder with JPEG files. Not for --quick.")
     parser.add_argument("--image_size", type=int, default=224, help="Default: %(default)s.")

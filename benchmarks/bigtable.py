@@ -1,8 +1,8 @@
 """Training images per second from a Bigtable table, compared with the same records on the local disk.
 
 The table is on a server that uses cores of the same machine: the tests' stand-in, in Python, or Google's emulator. So
-the ratio shows the cost of the client, not the speed of a real instance; to measure that, run `resnet-tpu profile input
---bigtable_instance=...` on the machine that trains.
+the ratio shows the cost of the client, not the speed of a real instance. To measure the latter, run `resnet-tpu profile
+input --bigtable_instance=...` on the machine that trains.
 
     python -m benchmarks.bigtable PHOTOS
     python -m benchmarks.bigtable PHOTOS --emulator=cbtemulator
@@ -36,7 +36,7 @@ _SECONDS_TO_START = 30
 
 
 def main() -> None:
-    """The program."""
+    """Runs the benchmark."""
     parser = script.make_parser("bigtable", __doc__, rounds=5)
     parser.add_argument("photos", nargs="?", default="", help="Folder of JPEGs or of training records. Default: drawn.")
     parser.add_argument("--emulator", default="", help="Program of Google's emulator. Default: the tests' stand-in.")

@@ -1,8 +1,8 @@
 """The upper limit of the input: its work besides decoding, and the speed that follows for hosts with more cores.
 
-The pipeline runs with few and many threads and processes, with three decoders: the real one; stubbed, which does
-everything except decode and resize; and memcpy, which copies finished pixels. The parent is the process that trains,
-whose work no other core can take over. The speed with more cores follows from its CPU time and that of all processes.
+The pipeline runs with few and many threads and processes, and with three decoders: the real one; `stubbed`, which does
+everything except decode and resize; and `memcpy`, which copies finished pixels. The parent is the process that trains,
+whose work cannot move to another core. The speed with more cores follows from its CPU time and that of all processes.
 
     python -m benchmarks.ceiling PHOTOS
 """
@@ -51,7 +51,7 @@ class Run(NamedTuple):
 
 
 def main() -> None:
-    """The program. Raises UserError without the library in C, which reads the size of an image for the stub."""
+    """Runs the benchmark. Raises UserError without the library in C, which reads the size of an image for the stub."""
     parser = script.make_parser("ceiling", __doc__, rounds=5)
     parser.add_argument("photos", nargs="?", default="", help="Folder of JPEGs or of training records. Default: drawn.")
     parser.add_argument("--num_images", type=int, default=1000, help="Images in the records. Default: %(default)s.")

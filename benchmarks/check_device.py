@@ -6,8 +6,8 @@ Checks the plain layers, and the kernels that training would use if none had bee
 all others with the plain ones. Prints JSON: for each precision, the difference of the loss, and the largest and median
 difference of the gradients, relative to their norms. In float32 products are computed in full precision, and results
 must agree as closely as rounding allows, which is estimated by changing the last bits of the weights. In bfloat16
-differences are only reported. Use a dozen images or more, of 32 px or more: where rounding switches a ReLU, gradients
-jump, and in a small batch that is a matter of chance.
+differences are only reported. Use a dozen images or more, of 32 px or more: where rounding switches a ReLU on or off,
+gradients jump, and in a small batch that is a matter of chance.
 """
 
 import json

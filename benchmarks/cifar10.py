@@ -31,7 +31,7 @@ SHEETS = {
 
 
 def main() -> None:
-    """The command line."""
+    """Unpacks the data set."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.cifar10", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

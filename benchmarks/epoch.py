@@ -2,9 +2,9 @@
 
 `plan` takes the slower of decoding and reading as the limit; this script shows what that leaves out. All hosts get
 equal shares of a batch and have the same loader. The training runs read `PHOTOS` from memory, and from a bucket on the
-tests' server, which delays its replies. A stand-in takes the place of the device, as in `resnet-tpu bench wait`. The
-speed with an infinitely fast device is that at which a host can decode; the speed of the input alone, without the
-decoder, is that at which it can read. From these, the simulation predicts how long other devices wait.
+tests' server, which delays its replies. A stand-in takes the place of the device, as in `resnet-tpu bench wait`. A run
+with an infinitely fast device gives the speed at which a host can decode; the input alone, without the decoder, gives
+the speed at which it can read. From these, the simulation predicts how long other devices wait.
 
     python -m benchmarks.epoch PHOTOS
 """
@@ -52,7 +52,7 @@ EVENTS = {
 
 
 def main() -> None:
-    """The program."""
+    """Runs the benchmark."""
     parser = script.make_parser("epoch", __doc__, rounds=3)
     parser.add_argument("photos", nargs="?", default="", help="Folder of JPEGs or of training records. Default: drawn.")
     parser.add_argument("--num_images", type=int, default=1000, help="Images to train on. Default: %(default)s.")
@@ -171,7 +171,7 @@ class _Trainings:
         return max(20, round(self.options.seconds * images_per_sec / self.options.batch_size))
 
     def _train(self, data_dir: str, step_seconds: float, steps: int) -> tuple[float, float]:
-        """Input wait and images/s of a training, excluding its first loop."""
+        """Input wait and images/s of a training run, excluding its first loop."""
         with tempfile.TemporaryDirectory() as model_dir:
             config = Config().replace(
                 data_dir=data_dir, model_dir=model_dir, mode="train", train_batch_size=self.options.batch_size,

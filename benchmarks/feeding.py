@@ -1,8 +1,8 @@
-"""Simulates an epoch of images on its way to the devices: every host reads, decodes and waits for the others.
+"""Simulates an epoch of images on their way to the devices: every host reads, decodes and waits for the others.
 
 It models `data.loader`: workers make the chunks of a batch in order, some of them ahead of their use, from image files
 that are read from a bucket further ahead; the host takes in a few batches before the devices need them; and a step
-begins when each host has its part. `benchmarks/epoch.py` compares it with training runs on this machine.
+begins when each host has its part. `benchmarks/epoch.py` compares the simulation with training runs on this machine.
 """
 
 import heapq
@@ -18,7 +18,7 @@ from resnet_tpu.data.loader.worker_choice import MOST_IN_CHUNK, MOST_THREADS
 from resnet_tpu.performance.plan.host import Host
 
 _BATCHES_AHEAD = 6  # two on their way to the devices, four in steps that were handed over
-_SPREAD = 0.5  # standard deviation of an image's time to decode, as a fraction of the mean: 0.48 of ImageNet's photos
+_SPREAD = 0.5  # standard deviation of an image's decoding time, as a fraction of the mean; 0.48 for ImageNet's photos
 
 
 @dataclass(frozen=True)

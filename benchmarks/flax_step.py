@@ -23,7 +23,7 @@ AXIS = "batch"
 
 
 class Bottleneck(nn.Module):
-    """1x1, 3x3 and 1x1 convolutions beside a shortcut, with `4 * width` output channels."""
+    """1x1, 3x3 and 1x1 convolutions and a shortcut, with `4 * width` output channels."""
 
     width: int
     stride: int

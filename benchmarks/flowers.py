@@ -109,7 +109,7 @@ def _count_correct(model: Any, batch: dict[str, np.ndarray]) -> tuple[int, int]:
 
 
 def main() -> None:
-    """The command line."""
+    """Runs the benchmark."""
     parser = script.make_parser("flowers", __doc__, rounds=3)
     parser.add_argument(
         "--data_dir", help="Prepared TFRecords, or a folder of photos per class. Needed but for --quick."
@@ -140,7 +140,7 @@ def main() -> None:
 
 
 def _changes(options: argparse.Namespace) -> dict[str, Any]:
-    """Options that differ from the recipe, by flat name."""
+    """The options that differ from the recipe's, by flat name."""
     changes: dict[str, Any] = {"seed": options.seed, "data_dir": options.data_dir}
     if options.train_steps:
         changes["train_steps"] = options.train_steps

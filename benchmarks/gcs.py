@@ -1,8 +1,9 @@
 """Training images per second from records in a bucket, compared with the same records on the local disk.
 
 The bucket is on the tests' server, in Python, which uses cores of the same machine. So the ratio shows the cost of the
-client, not the speed of Google Cloud Storage; to measure that, run `resnet-tpu profile input --data_dir=gs://...` on
-the machine that trains. `--slow_secs` delays every reply, as the distance to a real bucket does.
+client, not the speed of Google Cloud Storage. To measure the latter, run `resnet-tpu profile input
+--data_dir=gs://...` on the machine that trains. `--slow_secs` delays every reply, as the distance to a real bucket
+does.
 
     python -m benchmarks.gcs PHOTOS
     python -m benchmarks.gcs PHOTOS --slow_secs=0.05
@@ -37,7 +38,7 @@ SERVER = script.CHECKOUT / "tests" / "storage" / "gcs" / "server.py"
 
 
 def main() -> None:
-    """The program."""
+    """Runs the benchmark."""
     parser = script.make_parser("gcs", __doc__, rounds=5)
     parser.add_argument("photos", nargs="?", default="", help="Folder of JPEGs or of training records. Default: drawn.")
     parser.add_argument("--num_images", type=int, default=1000, help="Images in the bucket. Default: %(default)s.")

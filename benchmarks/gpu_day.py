@@ -100,7 +100,7 @@ def ours(*arguments: str) -> list[str]:
 
 
 def move_commands(options: argparse.Namespace, sizes: Sizes) -> list[list[str]]:
-    """ResNet-20 trains here, predicts here and on the CPU, continues to train there, and predicts on both again."""
+    """ResNet-20 trains here, predicts here and on the CPU, trains further on the CPU, and predicts on both again."""
     model_dir = str(options.folder / "cifar")
     data = [f"--data_dir={options.cifar}"]
     if options.cifar == "synthetic":

@@ -36,7 +36,7 @@ CHUNK, FILES, SEED = 16, 4, 1
 
 
 def main() -> None:
-    """The program."""
+    """Runs the benchmark."""
     parser = script.make_parser("pieces", __doc__, rounds=1)
     parser.add_argument("--num_images", type=int, default=3000, help="Records of 110 kB. Default: %(default)s.")
     parser.add_argument("--batch_size", type=int, default=64, help="Of all hosts. Default: %(default)s.")

@@ -1,6 +1,6 @@
 """Plans ResNet-50's training step on each kind of TPU: memory and speed. Compiler estimates, no TPU.
 
-A recipe stands for all of its generation that have as many images on a device. Needs libtpu (pip install
+A recipe stands for all recipes of its generation with as many images on a device. Needs libtpu (pip install
 'resnet-tpu[plan]'), and one to five minutes per recipe the first time; compiled programs are cached, so an interrupted
 run can continue.
 """
@@ -28,7 +28,7 @@ COLUMNS = (
 
 
 def run() -> None:
-    """The program."""
+    """Runs the benchmark."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.plan", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

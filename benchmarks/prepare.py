@@ -94,7 +94,7 @@ def _write_shard(path: Path, members: list[tuple[Path, int]], class_names: list[
 
 
 def main() -> None:
-    """The command line."""
+    """Runs the benchmark."""
     parser = script.make_parser("prepare", __doc__, rounds=5)
     parser.add_argument(
         "photos", nargs="?", type=Path, help="Folder with a folder of JPEGs per class. Not for --quick."

@@ -45,7 +45,7 @@ DENSITY = 20
 
 
 def main() -> None:
-    """The command line."""
+    """Runs the benchmark."""
     parser = script.make_parser("pruned", __doc__, rounds=5)
     parser.add_argument("what", choices=["masks", "compact", "sizes"])
     parser.add_argument("--depth", type=int, default=20, help="Of the network with masks. Default: %(default)s.")

@@ -1,11 +1,11 @@
-"""The rewinding paper's experiment at full size: ResNet-20 on CIFAR-10 for 182 epochs, pruned and re-trained.
+"""The rewinding paper's experiment at full size: ResNet-20 on CIFAR-10 for 182 epochs, pruned and retrained.
 
     python -m benchmarks.rewinding runs/paper              # runs what remains; continues after any interruption
     python -m benchmarks.rewinding runs/paper --pack       # saves results so far in benchmarks/results/rewinding
     python -m benchmarks.rewinding runs/paper --unpack     # restores them from there, on another machine
 
 `runs/paper/data` has the images, see docs/rewinding.md. Two networks are trained, and each is pruned in one shot to two
-of the paper's densities, with three ways of re-training, by `resnet-tpu` commands that run one after the other.
+of the paper's densities, with three ways of retraining, by `resnet-tpu` commands that run one after the other.
 `starts.json` has a row for every start of a command: its CPU time and how it ended. A pack can be made while the
 experiment is running. An experiment continued from a pack ends with the same bits on a processor of the same kind; on
 one without bfloat16, continue with `--precision=float32`, which is twice as fast there. Source: arXiv:2003.02389.
@@ -46,7 +46,8 @@ PRUNE = shlex.split(
     f"--retrain=lr_rewinding,weight_rewinding,fine_tuning --paper_network=resnet20 --rewind_to={REWIND_STEP}"
 )
 DENSITIES = ("20.97152", "20.97152,10.737418")
-"""For each call of `prune`: all re-trainings of one density before the next. Finished ones are only read."""
+"""For each call of `prune`, so that all ways of retraining finish one density before the next. Finished phases are only
+read."""
 STARTS, ENDED = "starts.json", "done"
 KEPT_ROWS = 500
 """A pack keeps one row of training metrics in this many, and all evaluations."""
@@ -54,7 +55,7 @@ _PRECISION = "--precision="
 
 
 def main() -> None:
-    """The command line."""
+    """Runs, packs or unpacks the experiment."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.rewinding", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -194,7 +195,7 @@ def unpack(packed: Path, folder: Path) -> None:
 
 
 def _copy_phases(source: Path, target: Path) -> None:
-    """Copies the files that `prune --combine` reads, which a `prune` that is done does not write again."""
+    """Copies the files that `prune --combine` reads: a finished `prune` does not write them again."""
     for path in source.rglob(PHASES):
         copy = target / path.relative_to(source)
         copy.parent.mkdir(parents=True, exist_ok=True)

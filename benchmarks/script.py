@@ -1,4 +1,4 @@
-"""The code that these scripts share besides `resnet_tpu.performance.bench`: command line, comparisons and reports."""
+"""Code that these scripts share, besides `resnet_tpu.performance.bench`: command line, comparisons and reports."""
 
 import argparse
 import os
@@ -103,5 +103,5 @@ def table(comparisons: Sequence[Comparison]) -> str:
 
 
 def main(program: Callable[[], None]) -> None:
-    """Runs a benchmark's program; a UserError gives one message and exit code 2."""
+    """Runs a benchmark's program; a UserError becomes one message and exit code 2."""
     sys.exit(run_program(lambda _: program()))

@@ -67,7 +67,7 @@ def render(lines: list[str], seconds: list[float]) -> str:
 
 
 def program() -> None:
-    """Reads the command line, types and reports."""
+    """Reads the command line, types the commands and reports."""
     parser = script.make_parser("stranger", __doc__, rounds=1)
     parser.add_argument("--photos", type=Path, help="Folder with one folder per class. Default: 40 drawn photos.")
     parser.add_argument("--photo", type=Path, help="The photo to predict. Default: the first of --photos.")

@@ -34,7 +34,7 @@ Reader = Callable[[str], dict[str, np.ndarray]]
 
 
 def make_variables(width: int) -> dict[str, np.ndarray]:
-    """Random variables of a ResNet-50 training, under the original's names."""
+    """Random variables of a ResNet-50 training run, under the original's names."""
     from resnet_tpu.checkpoints.tf1_names import tf_names
     from resnet_tpu.models.arrays import leaf_at
     from resnet_tpu.models.from_options import create_network
@@ -124,7 +124,7 @@ def measure_write(write: Callable[[str], None], prefix: str, repeats: int) -> di
 
 
 def main() -> None:
-    """The command line."""
+    """Runs the benchmark."""
     parser = script.make_parser("tf1_reader", __doc__, rounds=9)
     parser.add_argument("--repeats", type=int, default=5, help="In a process, after the first. Default: %(default)s.")
     parser.add_argument("--width", type=int, default=64, help="Of the ResNet-50. Default: %(default)s.")

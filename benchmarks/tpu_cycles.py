@@ -22,7 +22,7 @@ FORWARD_MULTIPLY_ADDS = 4.09e9
 
 
 def run() -> None:
-    """The program."""
+    """Runs the benchmark."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.tpu_cycles",
         description=__doc__,

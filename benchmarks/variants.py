@@ -26,7 +26,7 @@ QUICK = (
 
 
 def main() -> None:
-    """The command line."""
+    """Runs the benchmark."""
     parser = script.make_parser("variants", __doc__, rounds=3)
     parser.add_argument("--recipe", default="", help="What all variants start from.")
     parser.add_argument("--options", default="", help="Options of all variants: a=1,b=2.")

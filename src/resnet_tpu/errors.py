@@ -36,7 +36,7 @@ class UserError(Exception):
 
 
 class LostProcessError(UserError):
-    """Another process of the group ended or cannot be reached. Exit code 3: starting again helps."""
+    """Another process of the group ended or cannot be reached. Exit code 3: a restart helps."""
 
     exit_code = 3
 

@@ -33,7 +33,7 @@ ALIASES = {
 """Aliases: the other name of a flag -> the flag."""
 
 SHORTHANDS = {"lth_generate_predictions": ("mode", "predict"), "use_cache": ("cache", "records")}
-"""Bool flags that set an option to a fixed value: flag -> (option, value)."""
+"""Boolean flags that set an option to a fixed value: flag -> (option, value)."""
 
 YAML_FLAGS = {
     "default_hparams_file": "YAML file of options, overridden by all others.",

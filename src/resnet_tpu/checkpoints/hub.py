@@ -43,7 +43,7 @@ def fetch(repository: str, name: str) -> tuple[str, dict[str, Any]]:
     commit = _Revision(name, path, Path(config).parent.name)
     weights = commit.download_weights()
     card = None
-    with contextlib.suppress(UserError):  # without a network, if another program has cached only the weights
+    with contextlib.suppress(UserError):  # there may be no network now, and only the weights in the cache
         card = commit.download("README.md")
     licence = _licence(card)
     checksum = _checked(name, weights)

@@ -8,7 +8,7 @@ PoolPadding = Literal["same", "symmetric"]
 EPSILON = 1e-5
 """Every norm adds this to the variance."""
 SITES_OF_BOTTLENECK = 5
-"""Where a block may drop something: on the shortcut, after each of three convolutions, and the whole branch."""
+"""How many places of a block may drop something: the shortcut, the outputs of three convolutions, the whole branch."""
 
 
 def evonorm_groups(features: int) -> int:

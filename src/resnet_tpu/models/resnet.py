@@ -91,7 +91,7 @@ def bottleneck_branch(net: NamedLayers, x: jax.Array, group: int, block: int, st
     x = net.dropblock(net.conv_act("conv1", x, before, 1), group, site + 1)
     x = net.dropblock(net.conv_act("conv2", x, after, 3, stride), group, site + 2)
     x = net.conv_linear("conv3", x, settings.features(group), 1, zero_scale=settings.zero_scale)
-    if settings.pre_activation:  # here the original's branch ends
+    if settings.pre_activation:  # the original's branch ends here
         return x
     x = net.dropblock(x, group, site + 3)
     if settings.se_ratio:

@@ -14,7 +14,7 @@ Columns = Mapping[str, Sequence[Any] | np.ndarray]
 """Values by column name; all columns have the same length."""
 
 MOST_ROWS = 60
-"""If there are more rows, only the first and the last are shown."""
+"""If there are more rows, only the first and last ones are shown."""
 
 
 def to_dataframe(columns: Columns) -> Any:

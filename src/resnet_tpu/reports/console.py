@@ -7,7 +7,7 @@ if TYPE_CHECKING:
 
 
 def make_console(wide: int | None = None) -> "Console":
-    """A console for stdout: the terminal, or a file or pipe of `wide` columns, by default enough for any name."""
+    """A console for stdout: the terminal, or a file or pipe of `wide` columns (default: enough for any name)."""
     from resnet_tpu.system.terminal import WIDE, OutputConsole  # rich takes a while to load
 
     return OutputConsole(wide=wide or WIDE)

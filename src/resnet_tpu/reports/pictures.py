@@ -28,7 +28,7 @@ def draw_confusion(matrix: np.ndarray, class_names: Sequence[str]) -> Picture:
     """Draws counts [true, predicted], coloured by the fraction of the true class, for any number of classes.
 
     Up to 25 classes, the cells show counts; up to 60, the axes show names; beyond 25, the most frequent confusions
-    are listed beside it. Beyond 300, neighbouring classes share a cell, which shows their highest fraction.
+    are listed next to the matrix. Beyond 300, neighbouring classes share a cell, which shows their highest fraction.
     """
     classes = len(class_names)
     is_small = classes <= _MAX_CELLS_WITH_COUNTS

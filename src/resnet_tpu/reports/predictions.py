@@ -192,7 +192,7 @@ def class_scores(predictions: Predictions) -> list[ClassScore]:
 
 
 def worst_mistakes(predictions: Predictions, count: int = 25) -> list[Mistake]:
-    """The mistakes with the highest probability of the predicted class, at most `count`, the most confident first."""
+    """At most `count` mistakes: those with the highest probability of the predicted class, the highest first."""
     known = predictions.labelled
     if predictions.labels is None:
         return []

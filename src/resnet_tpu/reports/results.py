@@ -31,7 +31,7 @@ _SET = ("learning_rate", "current_epoch")  # set by the options, so neither good
 
 
 def results(model_dirs: Sequence[str], metric: str = "top_1_accuracy", *, split: MetricsSplit = "eval") -> list[Result]:
-    """`metric` of each run, ours or the original's, by step; the last written of several values at one step.
+    """`metric` of each run, ours or the original's, by step; of several values at one step, the last written.
 
     split: "eval" reads `model_dir/eval`, "train" `model_dir` itself. The folder `model_dir/eval`, or an event file, may
     be given in place of a `model_dir`. An evaluation whose loss is not finite is skipped, with a warning: its
@@ -108,7 +108,7 @@ def _results_of(model_dir: str, metric: str, split: MetricsSplit) -> list[Result
 
 
 def _of_own_images(rows: list[Result], run: str) -> list[Result]:
-    """The rows without evaluations on images other than the run's, unless there are only such."""
+    """The rows without evaluations on images other than the run's; all rows if there would be none left."""
     marked = {row["step"] for row in read_metrics(run, "eval") if row.get(OTHER_IMAGES)}
     own = [row for row in rows if row.step not in marked]
     if not own or len(own) == len(rows):
@@ -119,7 +119,7 @@ def _of_own_images(rows: list[Result], run: str) -> list[Result]:
 
 
 def _run_of(folder: str) -> str:
-    """The `model_dir` of the folder, if this is the folder eval in one; else the folder itself."""
+    """The `model_dir` that the folder belongs to, if it is the `eval` folder of one; else the folder itself."""
     path = storage.absolute(folder)
     is_run = storage.exists(storage.join(path, "eval"))  # the model_dir itself may be called eval
     is_eval = posixpath.basename(path) == "eval" and not is_run

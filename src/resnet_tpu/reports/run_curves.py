@@ -12,7 +12,7 @@ log = logging.getLogger(__name__)
 def draw_curves(model_dir: str) -> None:
     """Draws the curves of a run, if there are measurements: a run that began at its last step has none.
 
-    If Matplotlib finds no folder for its cache, as in a read-only container, it only logs that: the run is done.
+    If Matplotlib finds no folder for its cache, as in a read-only container, only logs that, because the run is done.
     """
     try:
         from resnet_tpu.reports import curves, style  # matplotlib takes a while to load

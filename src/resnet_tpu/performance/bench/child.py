@@ -24,7 +24,7 @@ def command_of(module: str, *words: str) -> list[str]:
 
 
 def print_figures(measure: Callable[..., Mapping[str, Any]]) -> NoReturn:
-    """Makes a module the program of `command_of`: prints what `measure` returns for the words, for `run` to read."""
+    """The main program of a module run by `command_of`: prints what `measure` returns for the words, for `run`."""
     sys.exit(run_program(lambda words: print(json.dumps(measure(*words)), flush=True)))
 
 
@@ -74,7 +74,7 @@ def run_to_end(
                 process.wait(_PATIENCE)
         finally:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # workers it left behind, or the whole session after Ctrl-C
+                os.killpg(process.pid, signal.SIGKILL)  # workers that it left, or the whole session after Ctrl-C
             process.wait()
         return Ended(code, _read(output), _read(errors))
 

@@ -23,7 +23,7 @@ class Grid:
 
 @dataclass(frozen=True)
 class Bar:
-    """A named value, the text beside it, and whether it is highlighted."""
+    """A named value, the text next to it, and whether it is highlighted."""
 
     name: str
     value: float

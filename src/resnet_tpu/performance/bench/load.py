@@ -1,4 +1,4 @@
-"""Clients, in a process of their own, that request predictions of a server, each as soon as it has its last answer.
+"""Clients, in a process of their own, that request predictions from a server, each as soon as it has its last answer.
 
 They share the cores with the server, so they do as little as possible: requests are prepared beforehand, connections
 stay open, and only the status and length of an answer are parsed. Their remaining CPU time is among the figures.
@@ -220,7 +220,7 @@ def measure(load: Load) -> dict[str, Any]:
         raise UserError(f"{load.clients} clients, {load.kind}", got, "status 200", "See the server's log.")
     latencies = 1000 * np.array([end - start for start, end in counted])
     p50, p90, p99 = np.percentile(latencies, [50, 90, 99])
-    # from one answer to another: answers come in batches, and part of a batch must not count as a whole one
+    # from one answer to another: answers come in batches, and a part of a batch must not count as a whole one
     ends = sorted(end for _, end in tally.spans)
     seconds = ends[-1] - max([end for end in ends if end < begin], default=begin)
     return {

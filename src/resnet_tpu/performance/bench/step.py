@@ -32,7 +32,7 @@ PRECISIONS = ("float32", "bfloat16")
 CASES = "50:224:16,18:128:32"
 CHECK_STEPS = 3
 CHECK_TOLERANCE = 1e-5
-"""Largest relative difference of a loss. Rounding causes about 1e-7; the smallest mistake, a wrong weight decay, 1e-4.
+"""Largest relative difference of a loss. Rounding causes about 1e-7; a wrong weight decay, the smallest mistake, 1e-4.
 """
 
 
@@ -213,7 +213,7 @@ def _run(name: str, text: str, precision: str, *lengths: str) -> dict[str, Any]:
     figures = measure(step, case.batch_size, warmup=int(warmup), steps=int(steps), seconds=float(seconds))
     figures["device"] = PROGRAMS[name].device()
     if name == OURS:
-        figures["kernels"] = str(choose_ours(case, precision)[2])  # without oneDNN they are others, which are slow
+        figures["kernels"] = str(choose_ours(case, precision)[2])  # without oneDNN they are different, and slow
         figures |= _utilisation(case, precision, figures["images_per_sec"])
     return figures
 

@@ -1,9 +1,9 @@
 """Measures how long a device waits for images when training with the basic and the optimized input pipeline.
 
 The step takes slightly fewer images/s than the optimized pipeline delivers. On GPU and TPU it is the real step. On a
-CPU, a real step would compete with the decoders for the cores, which no accelerator does. So a stand-in replaces it,
-which sleeps for as long as the device would compute. All else is ordinary training: the same loop, the same transfer
-of batches, and the share of time waited for input as recorded in its `metrics.jsonl`.
+CPU, a real step would compete with the decoders for the cores, which no accelerator does. There, a stand-in replaces
+the step and sleeps for as long as the device would compute. Everything else is ordinary training: the same loop, the
+same transfer of batches, and the share of time waited for input as recorded in `metrics.jsonl`.
 """
 
 import dataclasses
@@ -72,7 +72,7 @@ def bench_wait(where: str, config: Config, options: WaitBenchOptions, command: S
     UserError when training fails.
     """
     options.check_files()
-    # in a process of its own, as this one would keep the device from the others
+    # in a process of its own, because this one would keep the device from the others
     device = child.run("the device", child.command_of(__name__, "device", json.dumps(config.run.use_tpu)))
     with tempfile.TemporaryDirectory() as folder:
         records = Path(folder, "records")

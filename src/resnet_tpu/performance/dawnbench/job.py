@@ -130,7 +130,7 @@ def _unfinished(phases: list[Config]) -> list[Config]:
 
 
 def _mark_start(config: Config, options: DawnbenchOptions) -> None:
-    """Writes the job's options and, the first time, the time when it starts."""
+    """Writes the job's options and, at the first start, the time."""
     write_job(config, options)
     start = storage.join(config.run.model_dir, START)
     if not storage.exists(start):
@@ -167,7 +167,7 @@ def _evaluation(config: Config, last_step: int) -> Iterator[None]:
 
 def _evaluate_beside(config: Config, last_step: int) -> None:
     """The second process. It ends if training ends early."""
-    os.environ["TTY_COMPATIBLE"] = "0"  # else its progress bars would overwrite those of training
+    os.environ["TTY_COMPATIBLE"] = "0"  # otherwise its progress bars would overwrite those of training
 
     def work(_: object) -> None:
         startup.start_jax(use_tpu=config.run.use_tpu)

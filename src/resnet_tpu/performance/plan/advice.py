@@ -53,7 +53,7 @@ def _feed(host: Host, wanted: float) -> str:
 
 
 def _fit_training(plan: Plan, step: Step) -> list[str]:
-    """A batch that may fit, if memory is proportional to it, and the resources that the whole batch would need."""
+    """A batch that may fit, assuming memory proportional to it, and the resources that the whole batch would need."""
     choices = ["a larger slice"]
     if step.needed:
         share = step.needed / plan.topology.device_memory

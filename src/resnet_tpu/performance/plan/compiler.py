@@ -1,4 +1,4 @@
-"""Compiles steps for TPUs and NVIDIA GPUs without such devices, and reads the compilers' estimates."""
+"""Compiles steps for TPUs and NVIDIA GPUs that are not attached, and reads the compilers' estimates."""
 
 import dataclasses
 import functools
@@ -39,7 +39,7 @@ CUDA_PLUGINS = "jax-cuda13-pjrt", "jax-cuda12-pjrt"
 """Packages that each contain XLA for CUDA."""
 
 _ENVIRONMENT = {
-    "TPU_SKIP_MDS_QUERY": "1",  # without a metadata server, the request takes minutes to fail
+    "TPU_SKIP_MDS_QUERY": "1",  # without a metadata server, the query takes minutes to fail
     "TPU_WORKER_HOSTNAMES": "localhost",
     "TPU_WORKER_ID": "0",
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # works while training holds the TPU

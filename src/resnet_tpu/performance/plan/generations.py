@@ -24,7 +24,7 @@ class Generation:
     most_on_a_host: int = 4  # chips of the largest slice with a single host
 
 
-# From 4 chips on, each has twice as many as the one before; the first grid has 1.
+# From 4 chips on, each has twice as many chips as the one before; the first grid has 1.
 _GRIDS = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16", "16x32", "32x32")
 _CUBES = ("2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4", "4x4x8", "4x8x8", "8x8x8", "8x8x16", "8x16x16")
 

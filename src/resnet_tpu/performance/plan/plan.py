@@ -25,7 +25,7 @@ from resnet_tpu.training.maths.lengths import lengths_of
 from resnet_tpu.training.run import fill_in_counts
 
 PROGRAM = 0.03
-"""Fraction of a device's memory left for the program when only the rest is estimated. 0.01 to 0.26 GiB were seen."""
+"""Fraction of a device's memory left for the program when only the rest is estimated. Seen so far: 0.01 to 0.26 GiB."""
 
 _ANY_LENGTH = {"num_train_images": 1_281_167, "train_steps": 112_590}
 """Lengths to compile with: they only change numbers in the schedule, so runs of all lengths can share one program."""

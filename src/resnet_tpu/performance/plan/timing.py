@@ -24,7 +24,7 @@ class Timing:
 
 
 def time_step(operations: Iterable[Operation], topology: Topology, flops: float = 0.0) -> Timing:
-    """The time of these operations on a device of the slice. flops: of the network, among them."""
+    """The time of these operations on a device of the slice. flops: those of the network within these operations."""
     cycles, moved, sent = 0, 0, 0.0
     for operation in operations:
         if operation.cycles is not None:

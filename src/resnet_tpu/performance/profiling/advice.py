@@ -7,9 +7,9 @@ from resnet_tpu import storage
 from resnet_tpu.options.config import DataConfig
 
 _ENOUGH = 0.9
-"""Workers count as busy from this share of their capacity on."""
+"""From this share of their capacity on, workers count as busy."""
 _NOTABLE = 0.3
-"""A remedy is worthwhile from this share of the time or of the pixels on."""
+"""From this share of the time or of the pixels on, a remedy is worthwhile."""
 _CACHE_SHARE = 0.5
 """Share of the free memory that a cache may take: the default of cache_memory."""
 

@@ -79,13 +79,13 @@ def guess_label(name: str) -> Label:
 
 
 def write_labels(folder: str, labels: dict[str, Label], names: Iterable[str]) -> None:
-    """Writes the labels of the operations in `names` beside the trace in `folder`."""
+    """Writes the labels of the operations in `names` next to the trace in `folder`."""
     text = json.dumps({name: labels[name] for name in sorted(set(names)) if name in labels}, indent=0)
     storage.write_text(storage.join(folder, _FILE), text + "\n")
 
 
 def read_labels(folder: str) -> dict[str, Label]:
-    """The labels beside the trace in `folder`; empty if the trace was captured during ordinary training.
+    """The labels next to the trace in `folder`; empty if the trace was captured during ordinary training.
 
     Raises UserError if they are damaged.
     """

@@ -29,10 +29,10 @@ _MOST_PER_CPU = 32
 
 @dataclass(frozen=True)
 class LoaderSpeed:
-    """How fast the loader is, and what it takes.
+    """How fast the loader is, and what it costs.
 
-    cpu_us: CPU time of an image, of all workers together, in microseconds. busy_share, others_share: of the cores, in
-    use by the loader and by other programs.
+    cpu_us: CPU time per image, of all workers together, in microseconds. busy_share, others_share: shares of the cores
+    that the loader and other programs use.
     """
 
     images_per_sec: float

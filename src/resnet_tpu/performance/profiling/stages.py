@@ -63,8 +63,8 @@ Reader = Callable[[Stopwatch, int], Sample]
 class Sampled:
     """Measurements of a sample of the training images.
 
-    stages: those that the data pass, in order; storage_share: of the wall time, waiting for files that no cache keeps;
-    sides: (height, width) of the photos in pixels; encoded: their files.
+    stages: those that the data pass, in order; storage_share: the share of wall time spent waiting for files that no
+    cache keeps; sides: (height, width) of the photos in pixels; encoded: their files.
     """
 
     stages: tuple[Stage, ...]
@@ -106,13 +106,13 @@ class _Walk:
         self._out = np.empty((data.image_size, data.image_size, 3), np.uint8)
 
     def through(self, records: Sequence[int]) -> list[tuple[tuple[int, int], bytes]]:
-        """Takes the training's first images, which are `records` of the source, through the stages.
+        """Takes the first images of training, which are `records` of the source, through the stages.
 
-        Returns (sides, file) of each sound one.
+        Returns (sides, file) of each undamaged image.
         """
         source, data, watch, photos = self._source, self._data, self.watch, []
         read = _reader(source, data, records)
-        reading = Stopwatch() if data.cache == "decoded" else watch  # there, nothing is read from the second epoch on
+        reading = Stopwatch() if data.cache == "decoded" else watch  # with this cache, only the first epoch reads files
         policy = " and ".join(filter(None, [data.augment_name, "random_erasing" if data.random_erasing else None]))
         for position in range(len(records)):
             with watch.at(ORDER):

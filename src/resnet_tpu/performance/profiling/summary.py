@@ -68,7 +68,7 @@ def summarize(trace: Trace, labels: Mapping[str, Label]) -> StepSummary:
     num_steps = len(starts) - 1
     if num_steps < 1:
         raise UserError("Trace", "a single training step", "at least two", "Capture a longer one.")
-    # the host is as far ahead of the devices at the first step as at the last: whole steps lie between
+    # the host is as far ahead of the devices at the first step as at the last, so whole steps lie between them
     window = Span(starts[0], starts[-1])
     durations = [1000 * (end - start) for start, end in itertools.pairwise(starts)]
     waits = _clip(trace.input_waits, window)

@@ -248,13 +248,13 @@ def _write_files(
 
 
 def _free_path(export_dir: str) -> str:
-    """Named by the time, or above all others there: the highest is served, and the clock may have been set back."""
+    """A path named by the time, or above the highest number there, which is served, if the clock was set back."""
     versions = [int(name) for name in storage.list_dir(export_dir) if name.isdecimal()]
     return storage.join(export_dir, str(max(int(time.time()), max(versions, default=0) + 1)))
 
 
 def _publish(folder: str, export_dir: str) -> str:
-    """Renames the folder to the time. If another export took that second, the next free number is used."""
+    """Renames the folder to the time. If another export took that second, uses the next free number."""
     while True:
         path = _free_path(export_dir)
         try:

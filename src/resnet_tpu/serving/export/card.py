@@ -67,7 +67,7 @@ def _data(config: Config) -> dict[str, int]:
     counts = {"train": config.data.num_train_images}
     try:
         manifest = read_manifest(config.data.data_dir) if config.data.data_dir else None
-    except (UserError, OSError):  # the data may have been deleted since; the network does not need them
+    except (UserError, OSError):  # the data may have been deleted by now; the network does not need them
         manifest = None
     if manifest is not None:
         counts |= {split: entry.num_images for split, entry in manifest.splits.items()}

@@ -56,7 +56,7 @@ def load_classifier(
 
 
 def _checking_pixels(classify: Classifier, image_size: int, num_classes: int) -> Classifier:
-    """`classify`, but images of another shape or dtype raise UserError instead of an error of its runtime."""
+    """`classify`, but images of another shape or dtype raise UserError instead of an error from the runtime."""
 
     def checked(images: np.ndarray) -> np.ndarray:
         images = np.asarray(images)
@@ -82,7 +82,7 @@ def default_form(bundle: Bundle) -> Form:
 
 
 def _runs_on_accelerator() -> bool:
-    """Whether JAX runs on anything but a CPU here. If it cannot, JAX is not imported."""
+    """Whether JAX runs on anything but a CPU here. Imports JAX only if that is possible."""
     if os.environ.get("JAX_PLATFORMS") == "cpu" or not any(map(importlib.util.find_spec, _PLUGINS)):
         return False
     if not has_accelerator():

@@ -21,7 +21,7 @@ class Folded:
     weights: by name, in the layout of the checkpoint (kernels HWIO):
     `X/kernel` and `X/bias` of a convolution X, with the batch norm that followed it folded in;
     `X/scale` and `X/bias` of a batch norm that no convolution precedes;
-    `X/scale`, `X/bias`, `X/v` of an EvoNorm, with `X/std` (of the batch) in B0.
+    `X/scale`, `X/bias`, `X/v` of an EvoNorm and, for B0, `X/std`, that of the batch.
     mean, std: of the pixels 0..255, float32 [3]. class_names: one for every output; classes without a name are
     numbered. about: metadata for users of a single file: preprocessing, training step, origin of the weights.
     """

@@ -16,7 +16,7 @@ from resnet_tpu.serving.export.runtime import FILES
 from resnet_tpu.serving.export.walk import Pads, walk
 
 OPSET = 17
-"""Of 2022: old enough for the ONNX readers in use, new enough for everything a ResNet needs."""
+"""From 2022: old enough for the ONNX readers in use, new enough for everything that a ResNet needs."""
 
 _IR_VERSION = 8  # the version that came with this opset
 

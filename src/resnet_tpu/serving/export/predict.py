@@ -26,7 +26,7 @@ from resnet_tpu.training.inference.predict import (
 from resnet_tpu.training.inference.trained import data_for_network
 
 BATCH_SIZE = 32
-"""Default limit of the batch size: larger batches are no faster on a CPU in any form."""
+"""Default limit of the batch size: no form runs larger batches faster on a CPU."""
 
 _DO = "Choose another form of it (--form), or export an earlier checkpoint."
 

@@ -45,7 +45,7 @@ def write_int8(folded: Folded, data: DataConfig) -> dict[str, bytes]:
         onnx.save(make_model(folded), source)
         root = logging.getLogger()
         level = root.level
-        root.setLevel(logging.ERROR)  # it advises to simplify the model, but there is nothing left to simplify
+        root.setLevel(logging.ERROR)  # it advises simplifying the model, but there is nothing left to simplify
         try:
             quantize_static(
                 source, target, _Reader(images), quant_format=QuantFormat.QDQ, per_channel=True,

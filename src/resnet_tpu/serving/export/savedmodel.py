@@ -90,14 +90,14 @@ def load_savedmodel(bundle: Bundle) -> Classifier:
 
 
 def _tensorflow() -> Any:
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # else it logs every instruction set it was not built for
-    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # oneDNN is logged too, and speeds up no small batch
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # otherwise it logs each instruction set it was not built for
+    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # oneDNN is logged too, and does not speed up small batches
     try:
         tf = importlib.import_module("tensorflow")
     except ImportError:
         raise missing_extra("Form savedmodel", "tensorflow", "tf") from None
     with contextlib.suppress(RuntimeError):  # too late once TensorFlow has started
-        tf.config.set_visible_devices([], "GPU")  # else it would take all the memory of GPUs that JAX uses too
+        tf.config.set_visible_devices([], "GPU")  # otherwise it would take all memory of GPUs that JAX uses too
     return tf
 
 
@@ -123,7 +123,7 @@ def _center(tf: Any, image: Any, image_size: int, data: DataConfig) -> Any:
 
 
 def _resized_center(tf: Any, image: Any, image_size: int, data: DataConfig) -> Any:
-    """Like `data.pixels.pillow.resized_center`, but without Pillow's rounding between the axes: a level or two off."""
+    """Like `data.pixels.pillow.resized_center`, but a level or two off: Pillow also rounds between the two axes."""
     sides = tf.shape(image)[:2]
     resized_sides = math.floor(image_size / data.crop_pct) * sides // tf.reduce_min(sides)
     resized = tf.image.resize(image, resized_sides, data.resize_method, antialias=True)

@@ -81,17 +81,17 @@ def _add_predictions(app: FastAPI, service: Service) -> None:
 
     @app.post("/v1/models/{name:part}/versions/{version:part}:predict", **openapi.predict_route())
     async def predict_version(request: Request, name: str, version: int) -> Response:
-        """The same of a certain version."""
+        """The same for a given version."""
         return await service.predict(request, name, version)
 
     @app.post("/v1/models/{name:part}:classify", **openapi.classify_route())
     async def classify(request: Request, name: str, top_k: TopK = 5) -> Response:
-        """The most probable classes, by name, of uploaded files; a file that is no image has an error instead."""
+        """The most probable classes, by name, of uploaded files; a file that is not an image has an error instead."""
         return await service.classify(request, name, top_k=top_k)
 
     @app.post("/v1/models/{name:part}/versions/{version:part}:classify", **openapi.classify_route())
     async def classify_version(request: Request, name: str, version: int, top_k: TopK = 5) -> Response:
-        """The same of a certain version."""
+        """The same for a given version."""
         return await service.classify(request, name, version, top_k=top_k)
 
 
@@ -121,7 +121,7 @@ def _add_models(app: FastAPI, service: Service) -> None:
 
     @app.get("/v1/models/{name:part}/versions/{version:part}", responses=openapi.status_answer())
     async def status_version(name: str, version: int) -> Response:
-        """The same of a certain version."""
+        """The same for a given version."""
         return json_response(model_status(service.find(name, version).bundle.version))
 
     @app.get("/v1/models/{name:part}/metadata", responses=openapi.metadata_answer())
@@ -131,7 +131,7 @@ def _add_models(app: FastAPI, service: Service) -> None:
 
     @app.get("/v1/models/{name:part}/versions/{version:part}/metadata", responses=openapi.metadata_answer())
     async def metadata_version(name: str, version: int) -> Response:
-        """The same of a certain version."""
+        """The same for a given version."""
         return metadata(name, version)
 
 

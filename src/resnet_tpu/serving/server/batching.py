@@ -15,7 +15,7 @@ from resnet_tpu.serving.server.threads import start_threads
 
 Answer = asyncio.Future[np.ndarray]
 Decode = Callable[[], np.ndarray]
-"""Decodes an image, whose file it holds."""
+"""Decodes an image file, which it holds."""
 
 
 class Batcher:
@@ -88,7 +88,7 @@ class Batcher:
         self._run_if_due()
 
     def _drop_cancelled(self, job: asyncio.Future[np.ndarray], held: list[Decode], answer: Answer) -> None:
-        """Drops the work for an answer that nobody waits for."""
+        """Drops the work for an answer that nobody is waiting for."""
         if answer.cancelled():
             job.cancel()
             held.clear()  # the executor keeps a cancelled job until a thread is free to drop it

@@ -15,19 +15,19 @@ MAX_HEAD = 64 * 1024
 """Most bytes of a request's first line and headers, and of one read: h11 limits only a head that is incomplete."""
 
 _FREE_CHUNKS, _CHUNK_BYTES = 1000, 64
-"""A body may have this many chunks of any size; one of more must have this many bytes in each, on average.
+"""A body may have _FREE_CHUNKS chunks of any size. If it has more, they must have _CHUNK_BYTES bytes on average.
 
 h11 needs as much time for a chunk of one byte as for one of 64 KiB, and meanwhile nobody else is answered.
 """
 
 _WELCOME = (b"GET /health", b"HEAD /health", b"GET /metrics", b"HEAD /metrics")
-"""How requests begin that are answered on any number of connections: a busy server is alive, and can be watched."""
+"""Beginnings of requests that are answered on surplus connections too, so that a busy server can be monitored."""
 
 _LINGER_SECONDS = 1.0
-"""Time for a client on a connection too many to send its request, and then to read why it is refused."""
+"""Time for a client on a surplus connection to send its request, and then to read why it is refused."""
 
 _WELCOME_SECONDS = 5.0
-"""Time for the answer to a request on a connection too many, until the client has read it."""
+"""Time for the answer to a request on a surplus connection, until the client has read it."""
 
 
 def bounded_protocol(options: ServeOptions, refuse: Callable[[int], object]) -> type[asyncio.Protocol]:
@@ -46,7 +46,7 @@ class _BoundedProtocol(H11Protocol):
     limits: ServeOptions
     on_refusal: Callable[[int], object]
     deadline: asyncio.TimerHandle | None = None
-    is_surplus = False  # one connection too many
+    is_surplus = False  # whether this is one connection too many
 
     def connection_made(self, transport: Any) -> None:
         self.conn = _FewChunks(h11.SERVER, MAX_HEAD)
@@ -94,25 +94,25 @@ class _BoundedProtocol(H11Protocol):
         self.transport.close()
 
     def shutdown(self) -> None:
-        """Closes the connection after the current answer, even if the client is still sending a body nobody reads."""
+        """Closes the connection after the current answer, even while the client sends a body that nobody reads."""
         if not self.transport.is_closing():
             super().shutdown()
         if self.transport.is_closing():
             self.transport.close()
 
     def _serve_surplus(self, data: bytes) -> None:
-        """Answers one request that is always welcome, if its head arrives in one piece; refuses any other."""
+        """Answers a single request in `_WELCOME`, if its head arrives in one piece; refuses any other."""
         if self.cycle is None and data.startswith(_WELCOME):
             self._call_later(_WELCOME_SECONDS, self.transport.abort)
             super().data_received(data)
         if self.cycle is not None:
-            self.headers.append((b"connection", b"close"))  # of the request: the answer then has it too
+            self.headers.append((b"connection", b"close"))  # in the request, so that the answer has it too
             self.shutdown()
         elif not self.transport.is_closing():
             self._refuse()
 
     def _refuse(self) -> None:
-        """Answers that this is one connection too many, and closes it as soon as the client can have read that."""
+        """Answers that this is one connection too many, and closes it once the client can have read that."""
         self.transport.write(_too_many(self.limits.max_connections))
         self.on_refusal(503)
         self.lingering.linger()
@@ -149,17 +149,17 @@ class _BoundedProtocol(H11Protocol):
 
 
 class _SmallChunksError(h11.RemoteProtocolError):
-    """A body comes in too many too small chunks."""
+    """A body comes in too many small chunks."""
 
 
 class _FewChunks(h11.Connection):
     """h11's connection, with a limit on the number of chunks in a body."""
 
     num_chunks = num_bytes = 0
-    """Those of the current body that have arrived whole, and the bytes that have arrived."""
+    """The number of complete chunks of the current body, and of bytes, that have arrived."""
 
     def next_event(self) -> Any:
-        """The next event. Raises h11.RemoteProtocolError, also if the body has too many chunks for its size."""
+        """The next event. Also raises h11.RemoteProtocolError if the body has too many chunks for its size."""
         event = super().next_event()
         if isinstance(event, h11.Request):
             self.num_chunks = self.num_bytes = 0

@@ -82,7 +82,7 @@ class Model:
         """Switches to the newest bundle, unless it is the one being served. It may be older, if that one was deleted.
 
         A bundle that fails to load is logged once and changes nothing; it is tried again after a while, or as soon as
-        its files change. The version that accepted a request answers it.
+        its files change. A request is answered by the version that accepted it.
         """
         candidate: tuple[str, object] = self.location, None
         try:
@@ -176,9 +176,9 @@ def load_models(paths: Sequence[str], loader: Loader) -> dict[str, Model]:
 
 
 def _newest_usable(location: str, use: Callable[[str], T]) -> tuple[T, list[UserError]]:
-    """What `use` makes of the newest bundle at `location` that it does not refuse, and its errors for those newer.
+    """The result of `use` for the newest bundle at `location` that it accepts, and its errors for newer ones.
 
-    Raises the error of the newest if it refuses all of them, or there is none.
+    Raises its error for the newest bundle if it refuses them all, or its error for `location` if there are none.
     """
     errors: list[UserError] = []
     for path in bundles_in(location):

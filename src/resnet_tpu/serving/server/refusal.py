@@ -7,7 +7,7 @@ _RETRY_SECONDS = "1"
 
 
 class Refusal(Exception):  # noqa: N818 (the server is well; the request is at fault)
-    """Answers a request with this status and `{"error": message}`."""
+    """A request is answered with this status and `{"error": message}`."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)

@@ -158,7 +158,7 @@ class _Server(uvicorn.Server):
         self.should_exit = True
 
     async def main_loop(self) -> None:
-        """Serves until a signal, and then for another drain_seconds, so that clients and load balancers can leave."""
+        """Serves until a signal, and then for drain_seconds more, so that clients and load balancers can leave."""
         asyncio.get_running_loop().set_exception_handler(self._on_loop_error)
         log.info("Serving at %s", self._url)
         log.info("Open that, or: curl -F images=@photo.jpg %s/v1/models/%s:classify", self._url, self._model)
@@ -169,7 +169,7 @@ class _Server(uvicorn.Server):
         await self._wait(self._options.drain_seconds, lambda: False)
 
     def _on_loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Logs an error of the event loop; but only once a minute that it cannot accept, as it tries incessantly."""
+        """Logs an error of the event loop, but failures to accept only once a minute: the loop retries incessantly."""
         error = context.get("exception")
         if not isinstance(error, OSError) or "accept" not in context["message"]:
             loop.default_exception_handler(context)

@@ -149,7 +149,7 @@ async def _logits_of(
 
 
 def _refuse_unless_finite(result: np.ndarray | Refusal, served: LoadedBundle) -> np.ndarray | Refusal:
-    """The result, or a refusal in place of logits that are not finite."""
+    """The result, or a refusal instead of logits that are not finite."""
     if isinstance(result, Refusal) or np.isfinite(result).all():
         return result
     bundle = served.bundle

@@ -9,8 +9,8 @@ from resnet_tpu.errors import UserError, first_line
 def start_threads(count: int, name: str) -> ThreadPoolExecutor:
     """A pool of `count` threads, all of them started. Raises UserError when the system refuses one.
 
-    A pool of Python starts its threads when there is work: a server that may start no more would report that it is
-    ready, and answer nothing.
+    Python's own pool starts a thread only when there is work for it: a server that may not start any more threads would
+    report that it is ready, and answer nothing.
     """
     pool, all_started = ThreadPoolExecutor(count, name), threading.Barrier(count)
     try:

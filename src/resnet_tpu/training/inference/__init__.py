@@ -1,1 +1,1 @@
-"""A trained network at work: loaded from its checkpoint, evaluated, predicting."""
+"""Uses a trained network: loads it from its checkpoint, evaluates it, and predicts with it."""

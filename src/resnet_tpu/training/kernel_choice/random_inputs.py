@@ -17,7 +17,7 @@ from resnet_tpu.training.maths.state import TrainState, start_state
 def random_state(config: Config, mesh: Mesh, last_bit: float = 0.0, seed: int = 0) -> TrainState:
     """A state with random scales and biases, because those that begin at zero hide the layers before them.
 
-    Its step is 1: the momentum of LARS holds the learning rate, which is 0 at step 0 and would hide everything.
+    Its step is 1: the momentum of LARS contains the learning rate, which is 0 at step 0 and would hide everything.
     last_bit: the fraction by which every weight is raised or lowered, drawn from `seed`.
     """
     params, batch_stats = network_on(config, mesh).init(0)
