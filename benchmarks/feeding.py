@@ -47,7 +47,7 @@ class Epoch:
     seconds: float  # from the first step on
     input_wait: float  # fraction of that time in which the devices had no batch
     longest_wait: float  # seconds between two steps
-    host_mb: float  # the most that image files and batches took in any host
+    host_mb: float  # the most memory that image files and batches took on any host
     steps: int  # including those computed twice
 
 

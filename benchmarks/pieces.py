@@ -79,7 +79,7 @@ class Read:
     hosts: int
     requests_per_image: float
     bytes_per_data: float  # all hosts together
-    most_bytes_per_data_and_host: float  # the host that reads most; 1 / hosts would be an equal share
+    most_bytes_per_data_and_host: float  # of the host that reads most; 1 / hosts would be an equal share
     most_waiting_mb: float  # image files, in one host
     images_per_sec_and_host: float  # the median over hosts
     faults: dict[str, float]

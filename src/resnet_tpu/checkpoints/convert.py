@@ -97,7 +97,7 @@ def convert(
 
 
 def _choose_form(asked: WeightsForm | None, target: str) -> WeightsForm:
-    """The form to write: the one asked for, or else the one that `target` is named for. Raises UserError if none."""
+    """The form to write: as asked for, or as the name of `target` implies. Raises UserError if there is none."""
     if asked not in (None, *(known := get_args(WeightsForm))):
         raise UserError("to", repr(asked), f"one of {', '.join(known)}", "Change the value.")
     if asked:

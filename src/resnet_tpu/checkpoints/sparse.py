@@ -1,7 +1,7 @@
 """Pruned weights on disk: the values that their masks keep, one after the other, and the masks as bits.
 
 Restored arrays are equal to the last bit: an array with a masked value other than 0 is stored whole. An array whose
-mask keeps nothing is stored as a single 0, because Orbax stores no empty arrays.
+mask keeps nothing is stored as a single 0, because Orbax does not store empty arrays.
 """
 
 from collections.abc import Mapping, Sequence

@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 
 class CheckpointStore:
-    """The checkpoints of one run, which no other process may write meanwhile. To save, enter it as a context manager.
+    """The checkpoints of a run, which no other process may write at the same time. Enter it (`with`) in order to save.
 
     Leaving it waits for the last write.
     `scores` (step -> higher is better) decides which checkpoint is the best; code that evaluates one adds its score.
@@ -50,7 +50,7 @@ class CheckpointStore:
         there.
         """
         check_name(directory)
-        self.directory = storage.absolute(directory)  # Orbax accepts no relative path
+        self.directory = storage.absolute(directory)  # Orbax does not accept relative paths
         self.scores: dict[int, float] = {}
         self._keep, self._always = keep, always
         self._pending: tuple[int, Future[None]] | None = None  # step, and the future of the write

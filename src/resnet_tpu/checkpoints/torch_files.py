@@ -68,7 +68,7 @@ def read_state_dict(path: str) -> dict[str, np.ndarray]:
 
 
 def read_outline(path: str) -> dict[str, np.ndarray]:
-    """Like `read_state_dict`, but does not read the arrays of a `.safetensors` file: they are zeros without memory."""
+    """Like `read_state_dict`, but for a `.safetensors` file the arrays are not read: zeros that take no memory."""
     return _read(path, safetensors_file.read_outline)
 
 

@@ -137,7 +137,7 @@ def locate(path: str) -> LocatedWeights:
     file = torch_files.find_file(path)
     if file and storage.exists(file) and not _PART.fullmatch(file.rsplit("/", 1)[-1]):
         return LocatedWeights("torch", file)
-    if fetched := pretrained.fetch(path):  # even if the model_dir of a new run has this name
+    if fetched := pretrained.fetch(path):  # even if a new run's model_dir has this name
         path, known_options = fetched
         return replace(locate(path), known_options=known_options)
     versions = (storage.join(path, str(version)) for version in folders.steps_in(path))

@@ -57,7 +57,7 @@ def write_model_dir(target: str, config: Config, arrays: Arrays, class_names: li
 def new_folder(target: str) -> Iterator[str]:
     """A folder to write to, which becomes `target` when the block succeeds and is deleted when it raises.
 
-    In a bucket it is `target` itself, and stays as far as it was written.
+    In a bucket it is `target` itself, and what was written stays even if the block raises.
     """
     if storage.is_remote(target):
         yield target

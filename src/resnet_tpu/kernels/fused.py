@@ -44,7 +44,7 @@ def conv_norm_pool(
     x: jax.Array, layer: ConvNorm, stride: int, num_groups: int, pool: Callable[[jax.Array], jax.Array]
 ) -> tuple[jax.Array, Statistics]:
     """A convolution, its batch norm, the ReLU and `pool`, which keeps the largest value of each window."""
-    # channels with a negative scale are negated, through their kernels: `max_pool_moments` needs scales without a sign
+    # a channel with a negative scale is negated, by its kernel: `max_pool_moments` requires that no scale is negative
     sign = jax.lax.stop_gradient(jnp.where(layer.scale < 0, -1.0, 1.0))
     y = layers.conv(x, layer.kernel * sign, stride)
     pooled: Any = max_pool_moments(y, num_groups, pool)

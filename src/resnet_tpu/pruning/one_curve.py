@@ -36,7 +36,7 @@ def common_pruning(outcomes: Sequence[Outcome]) -> str:
 
 
 def _check_seeds(outcomes: Sequence[Outcome], pruned: Sequence[Outcome]) -> None:
-    """Raises UserError unless each seed has one unpruned network, and is retrained once in each way at each level."""
+    """Raises UserError unless each seed has one unpruned network, and one run for each level and way of retraining."""
     unpruned: dict[int, Outcome] = {}
     for outcome in filter(is_unpruned, outcomes):
         other = unpruned.setdefault(outcome.seed, outcome)

@@ -86,7 +86,7 @@ def layer_rows(outcomes: Iterable[Outcome]) -> list[tuple[Any, ...]]:
 
 
 def layer_densities(outcomes: Iterable[Outcome]) -> dict[str, list[list[float]]]:
-    """By way of retraining: the density of each layer at each level, the densest first, averaged over the seeds."""
+    """For each way of retraining, the density of each layer at each level, averaged over the seeds, densest first."""
     found: dict[str, list[list[float]]] = {}
     for group in by_level(outcomes):
         if group[0].retrain != UNPRUNED:

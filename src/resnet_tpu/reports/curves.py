@@ -18,7 +18,7 @@ _MAX_POINTS = 1500  # of a curve; more points are averaged, because they would b
 
 @mpl.rc_context(STYLE)
 def draw_training(rows: Sequence[dict[str, Any]]) -> Picture:
-    """Draws accuracy, loss and learning rate by step, as far as they are in the rows of `read_metrics`.
+    """Draws accuracy, loss and learning rate by step, those that are in the rows of `read_metrics`.
 
     Raises UserError when the rows contain none of these.
     """

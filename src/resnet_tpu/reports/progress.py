@@ -17,7 +17,7 @@ def _make_progress() -> Progress:
 
 
 def track(items: Iterable[T], description: str, total: int) -> Iterator[T]:
-    """Yields the items, and shows a progress bar meanwhile."""
+    """Yields the items while showing a progress bar."""
     with _make_progress() as progress:
         task = progress.add_task(description, total=total, note="")
         for item in items:

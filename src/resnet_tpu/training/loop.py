@@ -122,7 +122,7 @@ def train(
 def _read_scores(model_dir: str, *, evaluates: bool) -> dict[int, float]:
     """The accuracy of each evaluation of a run, by step, as process 0 reads them.
 
-    evaluates: whether the run evaluates by itself; then evaluations of other images do not count.
+    evaluates: whether the run evaluates by itself; if so, evaluations on other images do not count.
     """
     rows = hosts.from_first(lambda: own_evaluations(model_dir) if evaluates else read_metrics(model_dir, "eval"))
     return {row["step"]: row[BEST_METRIC] for row in rows}
@@ -163,7 +163,7 @@ class Trainer:
                     log.info("%s", describe_end(model_dir, run.step, total))
                     if self.validation is not None:
                         self.evaluation = hosts.from_first(lambda: evaluation_at(model_dir, run.step)) or None
-            stop.end_if_signalled()  # a signal may have come in an evaluation
+            stop.end_if_signalled()  # a signal may have arrived during an evaluation
         return Summary(run.step, self.evaluation)
 
     def _train(self, stop: Interruption, writer: MetricsWriter | None) -> None:
@@ -210,7 +210,7 @@ class Trainer:
                 self._save()
                 if eval_is_due and not is_stopping:
                     self._evaluate(writer)
-                is_stopping = stop.is_due(run.step)  # a signal may have come meanwhile
+                is_stopping = stop.is_due(run.step)  # a signal may have arrived in the meantime
                 reports.start_clock(run.step)
         self.checkpoints.wait()
         if is_stopping and run.step < lengths.total and run.step in self.checkpoints.steps():
@@ -273,6 +273,6 @@ class Trainer:
         log_metrics(step, self.evaluation, time.perf_counter() - begun)
 
     def _write_description(self) -> None:
-        """Writes `config.json` and `labels.txt`. If nothing is to be trained, do not overwrite the run's with it."""
+        """Writes `config.json` and `labels.txt`, over the run's earlier ones: only call it if something is trained."""
         if hosts.is_first():
             write_description(self.config.run.model_dir, self.config, self.run_state.meta(self.config)["class_names"])

@@ -20,7 +20,7 @@ def steps_ahead(mesh: Mesh) -> int:
 
 
 class StepsInFlight:
-    """The dispatched steps, oldest first."""
+    """The dispatched steps, the oldest first."""
 
     def __init__(self) -> None:
         self._steps: deque[tuple[int, Mapping[str, jax.Array]]] = deque()

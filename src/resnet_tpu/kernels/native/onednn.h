@@ -6,7 +6,7 @@
 
 typedef struct {
     Shape in, out;
-    int64_t size, stride, before; /* the kernel's size and stride; the padding before the image, which fixes the rest */
+    int64_t size, stride, before; /* of the kernel; padding before the image, which determines the padding after it */
     int64_t dtype;
 } Geometry;
 

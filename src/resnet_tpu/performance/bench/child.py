@@ -24,7 +24,7 @@ def command_of(module: str, *words: str) -> list[str]:
 
 
 def print_figures(measure: Callable[..., Mapping[str, Any]]) -> NoReturn:
-    """The main program of a module run by `command_of`: prints what `measure` returns for the words, for `run`."""
+    """The main program of a module that `command_of` runs: prints what `measure` returns for the words, for `run`."""
     sys.exit(run_program(lambda words: print(json.dumps(measure(*words)), flush=True)))
 
 

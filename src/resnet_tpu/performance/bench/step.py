@@ -172,7 +172,7 @@ def check(case: Case) -> None:
 
     from resnet_tpu.performance.bench import torch_resnet
 
-    jax.config.update("jax_default_matmul_precision", "highest")  # else a GPU would round float32 to TF32
+    jax.config.update("jax_default_matmul_precision", "highest")  # otherwise a GPU would round float32 to TF32
     torch_resnet.compute_exactly()
     params, step = make_ours(case, "float32")
     model, peer_step = make_torch(case, "float32")

@@ -131,7 +131,7 @@ def devices_of(topology: Topology) -> tuple[Any, ...]:
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     bounds: dict[str, Any] = {"chip_config_name": topology.generation.chip_config}
-    if topology.chips == 1:  # else a host has four; libtpu before 0.0.50 does not infer that one is meant
+    if topology.chips == 1:  # by default, a host has four; libtpu before 0.0.50 does not infer that one is meant
         bounds["chips_per_host_bounds"] = (1, 1, 1)
     found = topologies.get_topology_desc(platform="tpu", topology_name=topology.name, **bounds)
     return tuple(found.devices)
@@ -156,7 +156,7 @@ def compile_step(
     every = accepted_options(devices_of(topology)[0], {**(options or {}), **quick})
     path = _cache_file(lowered, topology, every)
     if (found := _read(path)) is None:
-        is_quick = any(name in every for name in quick)  # else the cache must hold the operations too
+        is_quick = any(name in every for name in quick)  # if not, the cache must hold the operations too
         found = _compile(lowered, every, topology.device_memory, lists_operations=not is_quick)
         _write(path, found)
     if isinstance(found, Estimate):

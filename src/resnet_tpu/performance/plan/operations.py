@@ -54,7 +54,7 @@ def list_operations(module: Module) -> tuple[Operation, ...]:
 
 
 def bytes_of(operations: Iterable[Operation]) -> int:
-    """Bytes that a device reads from and writes to its memory in all these operations."""
+    """Bytes that a device reads from and writes to its memory in all of these operations."""
     return sum(operation.bytes for operation in operations if operation.kind not in COLLECTIVES)
 
 

@@ -47,7 +47,7 @@ class InputFigures:
     busy_share: float
     """Share of all cores that the loader used."""
     others_share: float
-    """Share of all cores that other programs used meanwhile."""
+    """Share of all cores that other programs used at the same time."""
     storage_share: float
     """Share of its time that a worker waits for storage."""
     step_shares_cores: bool

@@ -38,7 +38,7 @@ def profile_input(
     """Measures the loader of a run, its stages on a sample of `num_images`, and the step that it has to feed.
 
     needed_speed: images/s that the input has to supply; None: measured, or read from the run in model_dir.
-    seconds: approximate time to measure each speed. Raises like `train` for options and data that do not fit.
+    seconds: approximate time to measure each speed. Raises the errors of `train` for options and data that do not fit.
     """
     check_options(config)
     startup.start_jax(use_tpu=config.run.use_tpu)

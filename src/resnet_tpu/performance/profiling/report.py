@@ -51,7 +51,7 @@ def show_train(profile: TrainProfile) -> RenderableType:
 
 
 def _speeds(profile: InputProfile) -> Table:
-    """Images per second, as far as known, of everything that supplies or takes them."""
+    """Images per second of everything that supplies or takes them, where known."""
     figures = profile.figures
     table = _table("Speed", "", "images/s")
     for name, speed in (

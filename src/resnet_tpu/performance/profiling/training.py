@@ -56,7 +56,7 @@ def profile_training(config: Config, *, steps: int) -> TrainProfile:
     """Trains a few steps, traces `steps` of them into `model_dir/plugins/profile`, and summarises the trace.
 
     Reads and changes nothing else in `model_dir`, and discards the trained network. The first steps are not traced.
-    Raises like `train`.
+    Raises the errors that `train` raises.
     """
     startup.start_jax(use_tpu=config.run.use_tpu)
     if not can_trace():

@@ -248,7 +248,7 @@ def _write_files(
 
 
 def _free_path(export_dir: str) -> str:
-    """A path named by the time, or above the highest number there, which is served, if the clock was set back."""
+    """A path named by the time or, if the clock was set back, above all others there: the highest is served."""
     versions = [int(name) for name in storage.list_dir(export_dir) if name.isdecimal()]
     return storage.join(export_dir, str(max(int(time.time()), max(versions, default=0) + 1)))
 

@@ -82,7 +82,7 @@ def default_form(bundle: Bundle) -> Form:
 
 
 def _runs_on_accelerator() -> bool:
-    """Whether JAX runs on anything but a CPU here. Imports JAX only if that is possible."""
+    """Whether JAX runs on anything but a CPU here. Imports JAX only if there may be an accelerator."""
     if os.environ.get("JAX_PLATFORMS") == "cpu" or not any(map(importlib.util.find_spec, _PLUGINS)):
         return False
     if not has_accelerator():

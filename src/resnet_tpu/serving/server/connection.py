@@ -12,7 +12,7 @@ from resnet_tpu.serving.server.json_answer import to_json
 from resnet_tpu.serving.server.options import ServeOptions
 
 MAX_HEAD = 64 * 1024
-"""Most bytes of a request's first line and headers, and of one read: h11 limits only a head that is incomplete."""
+"""The most bytes of a request's first line and headers, and of one read: h11 limits only an incomplete head."""
 
 _FREE_CHUNKS, _CHUNK_BYTES = 1000, 64
 """A body may have _FREE_CHUNKS chunks of any size. If it has more, they must have _CHUNK_BYTES bytes on average.
@@ -21,7 +21,7 @@ h11 needs as much time for a chunk of one byte as for one of 64 KiB, and meanwhi
 """
 
 _WELCOME = (b"GET /health", b"HEAD /health", b"GET /metrics", b"HEAD /metrics")
-"""Beginnings of requests that are answered on surplus connections too, so that a busy server can be monitored."""
+"""Beginnings of requests that are answered on surplus connections too: a busy server is alive, and can be monitored."""
 
 _LINGER_SECONDS = 1.0
 """Time for a client on a surplus connection to send its request, and then to read why it is refused."""

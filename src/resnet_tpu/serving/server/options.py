@@ -80,17 +80,17 @@ class ServeOptions:
 
     @property
     def max_body(self) -> int:
-        """Most bytes of one request."""
+        """The most bytes of one request."""
         return round(self.max_body_mb * _MILLION)
 
     @property
     def max_pending(self) -> int:
-        """Most bytes of all requests in progress together."""
+        """The most bytes of all requests in progress together."""
         return round(self.max_pending_mb * _MILLION)
 
     @property
     def max_pixels(self) -> int:
-        """Most pixels of one image."""
+        """The most pixels of one image."""
         return round(self.max_image_megapixels * _MILLION)
 
     def batch_sizes(self) -> list[int]:

@@ -60,7 +60,7 @@ def serve(given: Sequence[str], options: ServeOptions) -> None:
 
 
 def _allow_connections(count: int) -> None:
-    """Raises this process's limit of open files as far as allowed, so that it can still refuse further connections."""
+    """Raises this process's limit on open files as far as allowed, so that it can still refuse further connections."""
     with contextlib.suppress(ValueError, OSError):  # the system may have a limit of its own
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         wanted = 2 * count + 2 * _BACKLOG

@@ -69,7 +69,7 @@ def tune(config: Config, mesh: Mesh) -> tuple[KernelSetting, list[Trial]]:
 
 
 def tune_run(config: Config) -> tuple[KernelSetting, list[Trial]]:
-    """`tune` for a run. Raises as `train` does for options, data and devices that do not fit."""
+    """`tune` for a run. Raises the errors that `train` raises for options, data and devices that do not fit."""
     check_options(config)
     with hosts.connected(config.run):
         mesh = meshes.make_mesh(config.run.num_cores)

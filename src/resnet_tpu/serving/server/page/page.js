@@ -3,7 +3,7 @@
 const AT_ONCE = 3; // requests under way: more would only wait in the server's queue
 const LONGEST_WAIT = 10; // seconds to wait for a busy server before the second and last attempt
 const PATIENCE = 10; // seconds for the network, beyond the server's own limit
-const FORM_BYTES = 2000; // most bytes that a form adds to a photo
+const FORM_BYTES = 2000; // the most bytes that a form adds to a photo
 const SLOWEST_UPLOAD = 50_000; // bytes a second: a proxy may receive a photo slowly before the server's time begins
 const MANY_CLASSES = 30; // from this number on, the list can be searched
 const NAMED_CLASSES = 8; // up to this number, the sentence below the title names all classes
@@ -287,7 +287,7 @@ async function showModels() {
 
 async function showCard(name) {
   const { model_card: card } = await getJson(`v1/models/${encodeURIComponent(name)}/metadata`);
-  if (name !== byId("model").value) return; // another one was chosen meanwhile
+  if (name !== byId("model").value) return; // another one was chosen in the meantime
   cardVersion = card.version;
   const names = card.class_names;
   const known = names.length <= NAMED_CLASSES ? `: ${names.join(", ")}` : "";
