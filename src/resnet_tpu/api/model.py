@@ -34,7 +34,7 @@ from resnet_tpu.training.maths.step import make_output_step
 Precision = Literal["bfloat16", "float32"]
 
 _PROBABILITIES = "probabilities"
-_MOST_AT_ONCE = 32  # larger batches are faster on no CPU
+_MOST_AT_ONCE = 32  # no CPU is faster with larger batches
 
 _Compute = Callable[[str, np.ndarray], np.ndarray]
 """(stage, images uint8 [n, s, s, 3]) -> float32 [n, ...]"""

@@ -1,6 +1,6 @@
 """`resnet-tpu VERB ...`: one module per verb.
 
-Importing this package is quick: each verb imports what takes a while inside its function.
+Importing this package is quick: what takes long to import is imported inside the functions of the verbs.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""The parts of help texts: names with their explanations beside them, and what is said of an option."""
+"""The parts of help texts: names with their explanations next to them, and what is said about an option."""
 
 import functools
 import textwrap

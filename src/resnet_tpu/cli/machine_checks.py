@@ -178,7 +178,7 @@ def _places() -> Iterator[Check]:
 
 
 def _folder(name: str, folder: str, variable: str) -> Check:
-    """Whether a folder can be written to or created. variable: of the environment, to choose another folder."""
+    """Whether a folder can be written to or created. variable: the environment variable that selects one."""
     path = Path(folder)
     # os.path, because pathlib raises if a parent folder may not be entered
     there = next(path for path in (path, *path.parents) if os.path.exists(path))  # noqa: PTH110

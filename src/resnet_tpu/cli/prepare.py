@@ -81,7 +81,7 @@ def prepare(given: Given) -> None:
 
 
 def _check_beam(given: Given, how: _HowOptions) -> None:
-    """Raises UserError for options of Beam without it."""
+    """Raises UserError for options of Beam without --beam."""
     if given.rest and not how.beam:
         expected = "nothing after -- without --beam"
         raise UserError("resnet-tpu prepare", given.rest[0], expected, "Pass --beam before --, or leave it out.")
@@ -98,7 +98,7 @@ def _check_only_copied(given: Given) -> None:
 
 
 def _check_no_table(given: Given) -> None:
-    """Raises UserError for options of a table that is not named, and without a folder for shards."""
+    """Raises UserError for options of a table when none is named, and when there is no folder for shards."""
     for name in _bigtable_options():
         if name in given.values:
             do = "Give --bigtable_instance=INSTANCE too, or leave it out."

@@ -1,4 +1,4 @@
-"""`resnet-tpu profile WHAT`: shows where the time of training goes."""
+"""`resnet-tpu profile WHAT`: shows where training time goes."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""`resnet-tpu prune`: prunes and re-trains a network."""
+"""`resnet-tpu prune`: prunes and retrains a network."""
 
 import shlex
 from collections.abc import Sequence

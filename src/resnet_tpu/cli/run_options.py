@@ -36,7 +36,7 @@ COMMON_IN_TRAINING = frozenset({
     "recipe", "config_file", "data_dir", "image_size", "resnet_depth", "precision", "base_learning_rate",
     "train_batch_size", "train_steps", "resnet_checkpoint", "seed", "model_dir",
 })  # fmt: skip
-"""Options of training that --help shows; --help-all shows the rest."""
+"""Training options that --help shows; --help-all shows the rest."""
 
 COMMON_AFTERWARDS = frozenset({"data_dir", "eval_batch_size", "export_forms", "model_name"})
 """The same for commands that work on an existing run."""
@@ -85,7 +85,7 @@ def groups_for_runs(*, without: Collection[str], aliases: Mapping[str, Alias] | 
 
 
 def groups_for_trainings() -> list[Group]:
-    """The recipe, options in bulk, and all options of training."""
+    """The recipe, options in bulk, and all training options."""
     groups = {"options in bulk": BulkOptions, **{title: options_about(name) for name, title in CONCERNS.items()}}
     return [Group(title, of, aliases=ALIASES, common=COMMON_IN_TRAINING) for title, of in groups.items()]
 
@@ -123,7 +123,7 @@ def layers_of(given: Mapping[str, Any]) -> list[Layer]:
 
 
 def _replacing_table(layer: Layer) -> Layer:
-    """The layer, which sets `data_dir`, made to override the Bigtable of a lower layer too."""
+    """The layer, which sets `data_dir`, changed to override a lower layer's Bigtable too."""
     return Layer(layer.origin, {"bigtable_instance": "", **layer.values})
 
 

@@ -97,7 +97,7 @@ def _make_job(
     _check_in_bucket("params_override", filter(names_file, training.get("params_override", ())))
     options = given.fill(JobOptions)
     recipe = training.get("recipe", "")
-    made_for = recipe and slice_for(recipe)  # the num_cores alone may be of any device
+    made_for = recipe and slice_for(recipe)  # without a recipe, num_cores may mean any device
     rented, project = find_slice(options.tpu_type or made_for or ""), options.gcp_project
     if location:
         option, place = location

@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class _OnlyOptions:
-    """Options that replace training by something else."""
+    """Options that do something else instead of training."""
 
     print_config: bool = option(
         False, "Print the resulting options, for --config_file, and do not train. Defaults are left out."
@@ -167,7 +167,7 @@ def _options_of_recipe(config: Config) -> Layer | None:
     if data.bigtable_instance or data.data_dir in ("", "null", "synthetic") or tf1.find_checkpoint(run.model_dir):
         return None
     if run.coordinator_address or rendezvous.is_in_cluster(run):
-        if not run.process_id:  # logged by process 0, or without a number: it may be the only one
+        if not run.process_id:  # process 0 logs it, or one without a number, which may be the only one
             log.info(
                 "No --recipe: using the defaults, which are for ImageNet. None is chosen if there may be several "
                 "processes, as on a TPU VM; for photos give one, such as --recipe=finetune."
@@ -190,7 +190,7 @@ def train_and_export(config: Config) -> None:
     from resnet_tpu.serving.export.export import check_export, export_run
 
     if config.eval.export_dir:
-        check_export(config.eval)  # reports mistakes before the training, not after it
+        check_export(config.eval)  # reports mistakes before training, not after it
     if config.lottery == LotteryConfig():
         from resnet_tpu.training.loop import train as train_run
 

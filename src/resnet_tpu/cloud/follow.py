@@ -84,5 +84,5 @@ def delete_old_logs(folder: str) -> None:
 def _read(folder: str, name: str) -> str:
     """The text of a file; empty until it exists."""
     with contextlib.suppress(FileNotFoundError):
-        return storage.read_bytes(storage.join(folder, name)).decode(errors="replace")  # a log may end amid a character
+        return storage.read_bytes(storage.join(folder, name)).decode(errors="replace")  # may end within a character
     return ""

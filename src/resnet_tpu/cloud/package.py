@@ -18,7 +18,7 @@ _FILE = re.compile(r"^\.|/|\.(tar\.\w+|tgz|zip)$")  # pip takes these for a file
 def package_in_container(given: str, folder: str) -> str:
     """What the container installs for `--package=given`.
 
-    folder: of the job in a bucket, to which `upload` copies a wheel of this machine.
+    folder: the job's folder in a bucket, to which `upload` copies a wheel from this machine.
     Raises UserError for a file that the job could not read.
     """
     if _is_local_wheel(given):

@@ -69,7 +69,7 @@ _RENTED = {
 }
 """Sources, as of 2026: Cloud TPU's documentation, "TPU regions and zones" and "TPU software versions", for
 asia-northeast1-b "Request Cloud TPUs using Flex-start"; Google Kubernetes Engine's, "Plan TPUs in GKE"; Vertex AI's,
-"Configure compute resources". Zones that Google reserves for single customers are omitted. For two zones we could read
+"Configure compute resources". Zones that Google reserves for single customers are omitted. For two zones we found
 no source: europe-west4-b for v5e, and southamerica-west1-a for v6e."""
 
 
@@ -142,7 +142,7 @@ class Slice:
 
 
 def find_slice(name: str) -> Slice:
-    """The slice called `name`: v5litepod-8 as on Cloud TPU, v5e-8 as in our recipes, v5e:2x4 as for the compiler.
+    """The slice called `name`: v5litepod-8 as on Cloud TPU, v5e-8 as in our recipes, v5e:2x4 as in the compiler.
 
     Raises UserError, naming the nearest, if there is none.
     """

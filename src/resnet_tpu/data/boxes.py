@@ -93,7 +93,7 @@ def _read_xml(path: Path) -> tuple[Box, ...]:
 
 
 def _is_other_synset(name: str, path: Path) -> bool:
-    """Whether an object belongs to another class than its image, whose file is `SYNSET_NUMBER.xml`."""
+    """Whether an object is of another class than its image, whose file is `SYNSET_NUMBER.xml`."""
     own = path.stem.partition("_")[0]
     return bool(_SYNSET.fullmatch(own) and _SYNSET.fullmatch(name)) and name != own
 

@@ -1,4 +1,4 @@
-"""Class names: numbers replace missing ones, and the names of two data sets are compared."""
+"""Class names: fills in numbers for missing ones, and compares the names of two data sets."""
 
 import itertools
 import logging
@@ -8,7 +8,7 @@ from resnet_tpu.errors import UserError, listed
 
 log = logging.getLogger(__name__)
 
-_MOST_SHOWN = 10  # in an error
+_MOST_SHOWN = 10  # names in an error message
 
 
 def numbers_as_names(count: int) -> list[str]:
@@ -17,7 +17,7 @@ def numbers_as_names(count: int) -> list[str]:
 
 
 def completed(names: list[str], count: int) -> list[str]:
-    """`names` completed to `count` classes: the missing names are numbers."""
+    """`names`, followed by numbers for the classes up to `count` that have no name."""
     return [*names, *numbers_as_names(count)[len(names) :]]
 
 
@@ -44,7 +44,7 @@ def are_names_for_numbers(found: list[str], expected: list[str]) -> bool:
 
 
 def numbering(found: list[str]) -> str:
-    """Which names are taken for which numbers, for messages."""
+    """Which name each number stands for, for messages."""
     return listed([f"{label} is {name}" for label, name in enumerate(found)], _MOST_SHOWN)
 
 

@@ -16,7 +16,7 @@ from resnet_tpu.data.pixels.pillow import SUFFIXES, open_image, to_rgb
 Subsampling = Literal["4:4:4", "4:2:2", "4:2:0"]
 """How much colour a JPEG keeps: all of it, half of the columns, half of the columns and rows."""
 
-_CONVERTED_QUALITY = 100  # as the original does for images that it cannot store as they are
+_CONVERTED_QUALITY = 100  # as in the original, for images that cannot be stored as they are
 _CHANGED_QUALITY = 95  # for photos turned, made smaller or recompressed: at 100 they would grow
 _LONGEST_SIDE = 65_500  # px, libjpeg's limit
 _SMALL_PX = 128  # below this side, halved colour resolution would be visible
@@ -36,7 +36,7 @@ class Limits(NamedTuple):
     max_side: int | None = None  # px: a longer side above this is shrunk to it; nothing is enlarged
     short_side: int | None = None  # the same for the shorter side
     quality: int | None = None  # of re-encoded JPEGs; None: 100 for mere conversions, else 95
-    subsampling: Subsampling | None = None  # of re-encoded JPEGs; None: 4:2:0, of small ones 4:4:4
+    subsampling: Subsampling | None = None  # of re-encoded JPEGs; None: 4:2:0, or 4:4:4 for small ones
     recompress: bool = False  # also re-encode JPEGs that could be kept as they are, if that saves bytes
 
     def size(self, width: int, height: int) -> tuple[int, int]:
@@ -93,7 +93,7 @@ def shrink(image: np.ndarray, limits: Limits) -> np.ndarray:
 
 def _clean(data: bytes, name: str, limits: Limits) -> CleanImage:
     image = open_image(data)
-    kind = "JPEG" if image.format == "MPO" else str(image.format)  # MPO: a JPEG followed by previews, as phones write
+    kind = "JPEG" if image.format == "MPO" else str(image.format)  # MPO: a JPEG followed by previews, from phones
     notes = [] if name.lower().endswith(SUFFIXES[kind]) else [(Kind.MISNAMED, f"is {kind}")]
     header = jpeg.read_header(data) if kind == "JPEG" else None
     if kind == "JPEG" and (scans := jpeg.too_many_scans(data, header)):
@@ -132,7 +132,7 @@ def _clean_jpeg(
     full = (width, height) if orientation < 5 else (height, width)
     size = limits.size(*full)
     is_fit = orientation == UPRIGHT and size == full
-    if is_fit and not header.is_whole:  # training refuses it, decodable or not
+    if is_fit and not header.is_whole:  # training refuses it, whether it decodes or not
         raise BadImageError(Kind.TRUNCATED, "no end marker")
     if is_fit and not limits.recompress:
         _decode_jpeg(data, notes, 1, 1)  # at 1/8: reads every byte, skips most of the arithmetic

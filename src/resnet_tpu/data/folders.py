@@ -1,4 +1,4 @@
-"""Finds photos: in class folders, in split folders of class folders, or by a CSV file."""
+"""Finds photos: in class folders, in split folders of class folders, or listed in a CSV file."""
 
 import contextlib
 import dataclasses
@@ -22,7 +22,7 @@ _ARCHIVE_SUFFIXES = (".zip", ".tar", ".tgz", ".gz", ".bz2", ".xz", ".7z", ".rar"
 
 
 def find_photos(raw: str, boxes: Boxes | None = None) -> PhotoListing:
-    """The photos of a folder of class folders, of `train/ validation/ test/` with class folders, or of a CSV file.
+    """The photos in a folder of class folders, in `train/ validation/ test/` with class folders, or in a CSV file.
 
     raw: a local path, or one in a bucket. boxes: assigned to the photos with these names. Raises UserError when `raw`
     is none of these, no image is found, there is only one class, no photo of the CSV file exists, or no box belongs to
@@ -67,7 +67,8 @@ def _check_class_names(raw: str, classes: Collection[str]) -> None:
 def _check_some_exist(raw: str, photos: Sequence[Photo]) -> None:
     """Raises UserError if none of the photos that a CSV file lists exists.
 
-    Single missing ones are found when they are read. Photos in a bucket are not looked for: each would be a request.
+    Individual missing photos are noticed when they are read. Photos in a bucket are not checked: each would cost a
+    request.
     """
     if any(storage.is_remote(photo.path) or storage.exists(photo.path) for photo in photos):
         return
@@ -223,7 +224,7 @@ def _entries(path: str, name: str, findings: list[Finding]) -> list[Entry]:
 
 
 def _holds_photos(path: str) -> bool:
-    """Whether a folder directly holds photos; False if it cannot be read, like a folder of deleted files."""
+    """Whether a folder directly holds photos; False if it cannot be read, as is common for a trash folder."""
     with contextlib.suppress(UserError):
         return any(_is_photo(entry) for entry in _list_entries(path))
     return False
@@ -243,7 +244,7 @@ def _path_below(name: str, entry: Entry) -> str:
 
 
 def _is_photo(entry: Entry) -> bool:
-    """Whether an entry is named like an image, but not like the `._` file that macOS may write beside one."""
+    """Whether an entry is named like an image, but not like the `._` file that macOS may write next to one."""
     return _is_image(entry.name) and not entry.name.startswith("._")
 
 

@@ -91,7 +91,7 @@ def read_manifest(data_dir: str) -> Manifest | None:
 
 
 def read_class_names(data_dir: str) -> list[str] | None:
-    """The class names kept beside the records, by label from 1: in `manifest.json`, else `labels.txt`; else None."""
+    """The class names in a data set's folder, by label from 1: in `manifest.json`, else `labels.txt`; else None."""
     labels = storage.join(data_dir, LABELS)
     if manifest := read_manifest(data_dir):
         return manifest.class_names

@@ -51,7 +51,7 @@ def _csv_path(path: str, name: str) -> str:
     if not storage.is_remote(full):
         return os.path.normpath(full)
     protocol, mark, rest = full.rpartition("://")
-    is_walk = not {".", ".."}.isdisjoint(name.split("/"))  # as `find` writes it; other keys may have any slashes
+    is_walk = not {".", ".."}.isdisjoint(name.split("/"))  # as `find` writes paths; in other keys every slash counts
     return f"{protocol}{mark}{posixpath.normpath(rest)}" if is_walk else full
 
 

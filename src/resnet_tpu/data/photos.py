@@ -13,7 +13,7 @@ from resnet_tpu.storage import FileState
 SPLIT_FOLDERS: dict[str, Split] = {
     "train": "train", "validation": "validation", "valid": "validation", "val": "validation", "test": "test"
 }  # fmt: skip
-"""Folder names, and values of the CSV's split column, that mean a split."""
+"""The split that each folder name, or value in the split column of a CSV file, stands for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,11 +21,11 @@ class Photo:
     """An image file and its class."""
 
     path: str
-    name: str  # path below the input folder, or as the CSV has it
+    name: str  # path below the input folder, or as in the CSV
     class_name: str
     split: Split | None  # None: to be decided
     boxes: tuple[Box, ...] = ()  # around the objects of this class
-    state: FileState | None = None  # of the file, if listing it gave one
+    state: FileState | None = None  # of the file, if listing the folder gave it
 
 
 @dataclass(frozen=True)

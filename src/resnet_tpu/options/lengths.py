@@ -1,4 +1,4 @@
-"""Durations of a training, in steps or in epochs."""
+"""Durations, in steps or in epochs."""
 
 import re
 from typing import Annotated

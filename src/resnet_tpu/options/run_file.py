@@ -52,7 +52,7 @@ def read_run(path: str) -> Layer | None:
         except (ValueError, AttributeError, KeyError, TypeError):
             do = "Choose another model_dir or checkpoint, or delete this file."
             raise UserError("Config of the run", file, "a JSON object", do) from None
-        if not OPTIONS.keys().isdisjoint(kept):  # else another program's, as on the Hugging Face Hub
+        if not OPTIONS.keys().isdisjoint(kept):  # else the file is another program's, as on the Hugging Face Hub
             return Layer(file, kept)
     return None
 

@@ -1,4 +1,4 @@
-"""What JAX has no public function for when several processes train together: how they exchange, stop and end.
+"""How several processes that train together exchange text, stop and end: JAX has no public functions for it.
 
 They exchange arrays through `jax.experimental.multihost_utils`. JAX's heartbeats notice a killed process; a collective
 notices it at once. The rest goes through a `KeyValueStore`:
@@ -82,7 +82,7 @@ class ProcessGroup:
         hurry.start()
 
     def follow_failure(self) -> None:
-        """Ends this process in the same way as another that has failed, if that reports why within `_GRACE_SECS`."""
+        """Ends this process in the same way as another that has failed, if that one says why within `_GRACE_SECS`."""
         until = time.monotonic() + _GRACE_SECS
         with contextlib.suppress(Exception):  # the store itself may be lost
             while time.monotonic() < until and not self.is_ending:
@@ -134,7 +134,7 @@ class ProcessGroup:
         """Ends this process if another has reported its failure, unless it ends by itself within `grace_secs`."""
         failures = self._store.values("failed")
         if failures and not self._ending.wait(grace_secs):
-            # only now: process 0 ends once all have heard, the store with it, and JAX aborts those still running
+            # only now: once all have heard, process 0 and the store end, and JAX aborts processes that still run
             with contextlib.suppress(Exception):
                 self._store.set("followed", "")
             self._ending.set()

@@ -79,7 +79,7 @@ def _are_tasks() -> bool:
 
 
 def _choose_port() -> None:
-    """Gives each step of a Slurm job its own port; JAX's depends only on the job, so different steps would connect.
+    """Gives each step of a Slurm job its own port; JAX's depends only on the job, so steps would find each other.
 
     Not under mpirun, which JAX asks first: its processes on other nodes belong to another step, but need the same port.
     """
@@ -118,7 +118,7 @@ def _initialize(run: RunConfig, given: Mapping[str, Any]) -> None:
     meeting.start()
     meeting.join(run.coordinator_timeout)
     if not outcome:
-        atexit.register(os._exit, UserError.exit_code)  # else JAX's shutdown waits for those who never came
+        atexit.register(os._exit, UserError.exit_code)  # else JAX's shutdown waits for the missing processes
         raise UserError(
             "Several processes", _who_is_missing(given, run.coordinator_timeout),
             "all of them to start at about the same time",

@@ -1,4 +1,4 @@
-"""Recipes: functions that return every option of a training, looked up by name: `resnet-tpu train --recipe=NAME`."""
+"""Recipes: functions that return every option of a run, looked up by name: `resnet-tpu train --recipe=NAME`."""
 
 from collections.abc import Callable
 

@@ -11,7 +11,7 @@ class Family:
     """A recipe, or several that differ only in size.
 
     summary: what is trained, in a sentence. details: more about it. members: by name, the function that returns every
-    option of the training.
+    option of the run.
     """
 
     summary: str

@@ -42,7 +42,7 @@ RANDAUGMENT = {"randaugment-8": 8, "randaugment-32": 32}
 
 
 def cloud(cores: int) -> Config:
-    """The options for a slice of v2 or v3 with so many cores."""
+    """The options for a slice of v2 or v3 with this many cores."""
     config = _by_batch(min(128 * cores, 32768))
     return config.replace(eval_batch_size=1024, iterations_per_loop=config.train.train_steps, num_cores=cores)
 
@@ -59,7 +59,7 @@ ORIGINAL_SLICES = Family(
 
 
 def modern(cores: int) -> Config:
-    """The options for a slice of a later generation with so many cores."""
+    """The options for a slice of a later generation with this many cores."""
     config = _by_batch(min(128 * cores, 32768))
     eval_batch_size = min(config.train.train_batch_size, 4096)
     return config.replace(eval_batch_size=eval_batch_size, iterations_per_loop=100, steps_per_eval="5epochs")
@@ -79,7 +79,7 @@ LATER_SLICES = Family(
 
 
 def randaugment(cores: int) -> Config:
-    """The options with RandAugment for so many cores."""
+    """The options with RandAugment for this many cores."""
     return Config().replace(
         train_batch_size=128 * cores,
         train_steps=225216 * 8 // cores,

@@ -31,7 +31,7 @@ _CLIENTS = ("gcsfs.", "aiohttp.", "google.auth.", "requests.")  # their errors c
 
 
 class NoAnswerError(UserError):
-    """A store could not be reached, or did not answer as it should, in several tries."""
+    """A store could not be reached, or gave no proper answer, even after several tries."""
 
 
 def is_bucket(path: str) -> bool:

@@ -1,7 +1,7 @@
 """JSON that others may have written, read with limits and type checks; it may hold its own checksum.
 
-The checksum reveals changed content. Whatever the text is, reading it ends soon: with plain values, whose numbers fit
-in 64 bits and whose nesting is limited, or with ValueError.
+The checksum reveals changed content. Whatever the text is, reading it takes little time, and either gives plain values,
+whose numbers fit in 64 bits and whose nesting is limited, or raises ValueError.
 """
 
 import dataclasses

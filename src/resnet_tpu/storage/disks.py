@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from resnet_tpu.errors import UserError
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""Error codes of a disk that has no room: at all, for this user, or in one file."""
+"""Error codes of a disk that has no room left: at all, for this user, or in one file."""
 
 UNREACHABLE = (errno.ENOTCONN, errno.ESTALE, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENODEV)
 """Error codes of a disk that was removed, or whose network is down. They do not mean that a file is damaged."""
@@ -32,7 +32,7 @@ def naming(path: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def reaching(path: str) -> Iterator[None]:
-    """Raises UserError if the disk of `path` cannot be reached: code that skips damaged files must not skip these."""
+    """Raises UserError if the disk of `path` cannot be reached, so that code skipping damaged files fails instead."""
     try:
         yield
     except OSError as error:

@@ -232,7 +232,7 @@ def remove_dir(path: str) -> None:
 def _all_in(path: str) -> list[str]:
     """The files in a folder of a bucket and in those below it, or the file `path` itself.
 
-    Clients can delete and move folders too, but treat a name such as run[12] as a pattern, which other names match.
+    Clients can delete and move folders too, but treat a name such as run[12] as a pattern that other names match.
     """
     return [join(path, name) if name else path for name in _names_below(path)]
 

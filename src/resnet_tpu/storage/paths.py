@@ -35,7 +35,7 @@ def filesystem(path: str) -> "fsspec.AbstractFileSystem":
 
     import fsspec
 
-    if not is_remote(path):  # fsspec would read a meaning into names such as `a:b` and `a::b`
+    if not is_remote(path):  # to fsspec, names such as `a:b` and `a::b` have a special meaning
         return fsspec.filesystem("file")
     try:
         return fsspec.core.url_to_fs(path)[0]

@@ -1,7 +1,7 @@
 """Worker processes, each with its own pipe, which end when this process ends, however it ends.
 
-Not a `ProcessPoolExecutor`, which waits for ever if a worker is killed while others are being started. Here only a pipe
-is shared with each worker, and a pipe that closes shows that its worker died.
+Not a `ProcessPoolExecutor`, which never returns if a worker is killed while others are being started. Here each worker
+shares only a pipe with this process, and a pipe that closes shows that its worker died.
 """
 
 import atexit
@@ -64,9 +64,9 @@ class Crew:
 
 @contextlib.contextmanager
 def _signals_held_back() -> Iterator[None]:
-    """Processes started in the block never see signals to the whole group, not even while they load; the parent does.
+    """Keeps signals to the whole process group from processes started in the block, even while they load.
 
-    On such a signal the parent may still need its workers: training first saves a checkpoint.
+    The parent gets them, and may then still need its workers: training first saves a checkpoint.
     """
     resource_tracker.ensure_running()  # else the first process would start it, and so unblock the signals
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signals.ENDING)
@@ -78,7 +78,7 @@ def _signals_held_back() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _program_left_out() -> Iterator[None]:
-    """Keeps processes started in the block from running the program's own file, as Python would: it may do anything."""
+    """Keeps Python from running the program's own file, which may do anything, in processes started in the block."""
     program = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")
     try:
@@ -89,14 +89,14 @@ def _program_left_out() -> Iterator[None]:
 
 def _run(work: Callable[..., None], connection: Connection, *arguments: Any) -> None:
     parent = multiprocessing.parent_process()
-    if parent:  # when it is killed, nobody else would end this process
+    if parent:  # when it is killed, nothing else would end this process
         threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
     with contextlib.suppress(EOFError, ConnectionError):
         work(connection, *arguments)
 
 
 def outcome_of(work: Callable[..., Any], *arguments: Any) -> Any:
-    """What `work` returns for these, or the error it raised, its traceback as a note, to be raised by the parent."""
+    """What `work` returns; or the error that it raised, with the traceback as a note, for the parent to raise."""
     try:
         return work(*arguments)
     except Exception as error:  # noqa: BLE001  # whatever it is, the parent has to report it

@@ -29,7 +29,7 @@ def run_program(work: Callable[[Sequence[str]], object], arguments: Sequence[str
     """Runs a program and returns its exit code; an error that the user can fix becomes a message on stderr.
 
     0: done. 2: a UserError. 3: another of several processes was lost. 130, 143, 129: ended by Ctrl-C, SIGTERM, SIGHUP,
-    which all clean up. Our own bugs pass through: Python shows the traceback and exits with 1.
+    all after cleaning up. Our own bugs pass through: Python shows the traceback and exits with 1.
     Without `arguments`, those of the process are used. The process must then exit with the returned code: signals no
     longer change it.
     """
@@ -38,7 +38,7 @@ def run_program(work: Callable[[Sequence[str]], object], arguments: Sequence[str
         _open_missing_streams()
     if is_process and isinstance(sys.stdout, io.TextIOWrapper):
         with contextlib.suppress(OSError):  # fails if stdout has changed its kind since Python began
-            sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: what a terminal cannot show is no error
+            sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: unprintable text is not an error
     code = 0
     try:
         with _log_to_stderr(), _terminating():
@@ -165,7 +165,7 @@ class _StderrHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         try:
             print(visible(self.format(record)), file=sys.stderr, flush=True)
-        except BrokenPipeError:  # the reader of the log has gone; a log line must not end the work, such as saving
+        except BrokenPipeError:  # the reader of the log is gone; a log line must not end the work, which may be saving
             signals.discard(2)
         except OSError:  # a closed terminal; or a full disk, which costs log lines but not the work
             signals.drop_lost_terminal()

@@ -169,9 +169,9 @@ def eval_batches(
 ) -> Batches:
     """Centre crops of all examples, each once, in the order of the source.
 
-    batch_size: over all hosts; host r gets the r-th of num_hosts equal slices of every batch, all hosts the same number
-    of batches. Rows missing from the last batch and, with `data.skip_bad_records`, damaged examples are black with
-    weight 0. Raises what `train_batches` raises.
+    batch_size: over all hosts; host r gets the r-th of num_hosts equal slices of every batch, and all hosts get the
+    same number of batches. Rows missing from the last batch and, with `data.skip_bad_records`, damaged examples are
+    black with weight 0. Raises what `train_batches` raises.
     """
     _check_hosts("eval_batch_size", batch_size, num_hosts)
     workers = kind_of_workers(data, source, trains=False)

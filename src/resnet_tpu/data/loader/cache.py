@@ -1,7 +1,7 @@
 """Training images kept in memory, shared by all workers.
 
-Threads and processes share one block of memory: a table of what is kept and where, followed by the images in the order
-of their arrival. Which images are kept depends on which came first, and affects only the speed.
+Threads and processes share one block of memory: a table of what is kept and where, followed by the images in order of
+arrival. Which images are kept depends on which came first, and affects only the speed.
 """
 
 import fcntl
@@ -67,7 +67,7 @@ class ImageCache:
             return int(self._table[i, 0]) not in (_ABSENT, _COMING)
 
     def put(self, i: int, image: bytes | np.ndarray, label: int) -> None:
-        """Keeps an image file, or pixels uint8 [h, w, 3], unless kept already; no more once one does not fit."""
+        """Keeps an image file, or pixels uint8 [h, w, 3], if new. Once one does not fit, keeps no more."""
         if self.is_full:
             return
         height, width = (len(image), 0) if isinstance(image, bytes) else image.shape[:2]
@@ -129,7 +129,7 @@ def is_cached(data: DataConfig) -> bool:
 
 
 def open_cache(data: DataConfig, num_images: int) -> ImageCache | None:
-    """An empty cache for a training run; None if nothing `is_cached`."""
+    """An empty cache for a training run; None unless `is_cached`."""
     if not is_cached(data):
         if data.cache == "records":
             log.info("cache=records: %s is on this machine, which caches files in memory anyway.", data.location)

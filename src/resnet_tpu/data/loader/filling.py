@@ -78,7 +78,7 @@ class RowFiller:
         return skipped
 
     def _candidates(self, position: int) -> Iterator[int]:
-        """The records that may fill the row of a position, best first: in training, those after its own as well.
+        """The records that may fill the row of a position: its own and then, in training, those that follow it.
 
         Raises UserError once too many have been taken.
         """
@@ -93,7 +93,7 @@ class RowFiller:
             raise UserError("Training data", got, "records that can be read", "Check the data set.")
 
     def _skip(self, record: int, error: RecordError | DecodeError) -> str:
-        """The message for a damaged example that is skipped. Raises the error, naming the place, if none may be."""
+        """The message for a damaged example that is skipped. Raises the error, with the place, if skipping is off."""
         placed = error.but(what=f"Image {self.source.where(record)}") if isinstance(error, DecodeError) else error
         if not self.data.skip_bad_records:
             raise placed from None
@@ -139,4 +139,4 @@ class RowFiller:
 
 
 FillChunk = Callable[[Chunk, Slot], list[str]]
-"""Fills the rows of a chunk in a slot; as `RowFiller.fill`."""
+"""Fills the rows of a chunk in a slot, like `RowFiller.fill`."""

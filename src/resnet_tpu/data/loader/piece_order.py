@@ -29,8 +29,8 @@ class Segment(NamedTuple):
 class _Tape(NamedTuple):
     """An epoch's pieces in order, the number of records up to the end of each, and whether each is laid backwards.
 
-    Where a stretch ends within a piece, one end of the piece comes late in the epoch and the other early: it must not
-    be the same end in all epochs.
+    Where a stretch ends within a piece, one end of the piece comes late in the epoch and the other early: that must
+    not be the same end in every epoch.
     """
 
     pieces: list[int]

@@ -80,7 +80,7 @@ class Slots:
                 self.shared.resize((number + 1) * self.layout.num_bytes)
                 self._mapped.append(map_slot(self.shared, self.layout, number))
         memory = np.frombuffer(self._mapped[number], np.uint8)
-        # Views of an array that does not own its memory refer to that very array: it dies after the last of them.
+        # All views refer to this very array, as it does not own its memory: it dies after the last of them.
         weakref.finalize(memory, self._free.append, number).atexit = False
         return Slot(number, self.layout.view(memory))
 

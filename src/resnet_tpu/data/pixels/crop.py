@@ -45,7 +45,7 @@ def train_window(
 ) -> Window:
     """A random window. Evaluation's centre crop replaces one that is the whole image, as in the original.
 
-    With a `min_area` other than the original's, which that crop may not cover, `largest_window` replaces it. The
+    With a `min_area` other than the original's, `largest_window` replaces it: the centre crop might cover less. The
     original never falls back for a greyscale JPEG, because it compares channel counts as well; here all images are
     treated alike.
     """
@@ -56,7 +56,7 @@ def train_window(
 
 
 def largest_window(height: int, width: int) -> Window:
-    """The largest central window whose aspect ratio is within the sampler's bounds, as torchvision falls back to."""
+    """The largest central window whose aspect ratio is within the sampler's bounds: torchvision's fallback."""
     lowest, highest = _ASPECT_RATIOS
     h = min(height, round(width / lowest))
     w = min(width, round(height * highest))

@@ -22,14 +22,14 @@ from resnet_tpu.errors import UserError, first_line
 
 _FORMATS = "a whole JPEG, PNG, BMP, GIF, WebP or TIFF image"
 OR_SKIP = "or pass --skip_bad_records to go on without it"
-"""The end of the advice on an image that cannot be read. It names an option of commands."""
+"""The end of the advice on an image that cannot be read. It names a command-line option."""
 
 _DO = f"Replace or remove it, {OR_SKIP}."
 
 MAX_PIXELS = 178_956_970
 """The most pixels that an image may have, unless another limit is given: 0.5 GB. It is Pillow's own limit."""
 
-_MOST_ROWS = 1_000_000  # decoders keep some 30 bytes for each row beside its pixels
+_MOST_ROWS = 1_000_000  # decoders keep some 30 bytes for each row besides its pixels
 
 Preprocessing = Literal["tf", "pil"]
 """Whose pixels to compute: the original program's, or Pillow's, on which PyTorch's networks were trained."""
@@ -53,7 +53,7 @@ def decode(
 ) -> np.ndarray:
     """The image as uint8 [h, w, 3] RGB; turned upright by its EXIF orientation when `honour_exif`.
 
-    Raises DecodeError; TooLargeError for one of more than `max_pixels` or 1,000,000 rows.
+    Raises DecodeError; TooLargeError for an image of more than `max_pixels` or 1,000,000 rows.
     """
     header = jpeg.read_header(encoded) if preprocessing == "tf" else None
     if not header:
@@ -80,7 +80,7 @@ def decode_window(
 
 
 def _check_work(encoded: bytes, header: jpeg.Header | None, max_pixels: int) -> None:
-    """Raises TooLargeError for a JPEG of too many pixels or scans."""
+    """Raises TooLargeError for a JPEG with too many pixels or scans."""
     if header:
         check_pixels(header.height, header.width, max_pixels)
     if scans := jpeg.too_many_scans(encoded, header):

@@ -1,4 +1,4 @@
-"""Turning photos upright, as their EXIF metadata say."""
+"""Turns photos upright, by the orientation in their EXIF metadata."""
 
 import numpy as np
 from PIL import Image

@@ -54,7 +54,7 @@ def too_many_scans(encoded: bytes, header: Header | None) -> int:
 
 
 def count_scans(encoded: bytes) -> int:
-    """The number of scans before the end marker of a JPEG: after it, phones append a video, some cameras raw data."""
+    """The number of scans before the end marker of a JPEG: phones append a video after it, some cameras raw data."""
     position, count = len(START), 0
     while (found := _SEGMENT.search(encoded, position)) and found[0] != _END:
         count += found[0] == SCAN

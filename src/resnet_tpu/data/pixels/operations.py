@@ -9,7 +9,7 @@ There are two flavours. `tf` computes bit for bit what the original computes in 
 * The threshold of Solarize wraps around at 256, so level 10 inverts every pixel and level 15 uses 128.
 * Posterize removes more bits at a lower level, and keeps one bit where none is asked for.
 * Color, Contrast, Brightness and Sharpness change nothing at level 5 and weaken below it.
-* Fractions are cut off, not rounded, so a smoothed pixel can be one level low.
+* Fractions are cut off, not rounded, so a smoothed pixel can be one level too low.
 
 `corrected` differs in two operations: Contrast blends with the mean grey, and a Solarize threshold above 255 leaves the
 image as it is.
@@ -180,7 +180,7 @@ def _gray(image: np.ndarray) -> np.ndarray:
 def _smooth(image: np.ndarray) -> np.ndarray:
     """Each pixel averaged with its 8 neighbours, its own weight 5 times theirs; the border as it is.
 
-    The order of the additions decides which results, whole numbers in exact arithmetic, come out just below that.
+    In exact arithmetic some results are whole numbers; the order of additions decides which come out just below.
     """
     height, width, _ = image.shape
     if min(height, width) < 3:
@@ -205,8 +205,8 @@ def _smooth(image: np.ndarray) -> np.ndarray:
 def _parts(length: int) -> Iterator[slice]:
     """Consecutive slices of `length` values.
 
-    Float arrays of that size stay in the processor's cache, and the allocator reuses their memory. For those of a whole
-    image, it asks the system each time, and page faults take longer than the arithmetic.
+    Float arrays as short as a slice stay in the processor's cache, and the allocator reuses their memory. For arrays as
+    large as the image, it asks the system each time, and page faults take longer than the arithmetic.
     """
     for start in range(0, length, _PART):
         yield slice(start, min(start + _PART, length))

@@ -58,7 +58,7 @@ AUTOAUGMENT_V0: tuple[tuple[Step, Step], ...] = (
     (Step("Solarize", 0.6, 8), Step("Equalize", 0.6, 1)),
     (Step("Color", 0.8, 6), Step("Rotate", 0.4, 5)),
 )
-"""The pairs that policy v0 chooses from. TranslateY at level 9 moves by 225 px: of a shorter image, nothing is left."""
+"""The pairs that policy v0 chooses from. TranslateY at level 9 moves by 225 px: nothing is left of a shorter image."""
 
 _NAMES = tuple(OPERATIONS["tf"])
 
@@ -97,7 +97,7 @@ def _apply(
 def draw_arguments(
     name: str, level: int, reach: Reach, shape: tuple[int, ...], rng: np.random.Generator
 ) -> tuple[float, ...]:
-    """The arguments of an operation at a level, for images of a shape [h, w, ...].
+    """The arguments of an operation at a level, for images of this shape, [h, w, ...].
 
     Rotate, Shear and Translate go either way with probability 1/2; Cutout's centre is anywhere in the image.
     """

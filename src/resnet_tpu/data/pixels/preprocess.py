@@ -6,9 +6,9 @@ The pixels are those of the original program (TensorFlow's decoder and its kerne
   window's right edge: with subsampled colour, that column differs by a few levels. Here both training and evaluation
   crop the decoded image, as the original does for training.
 * Results are rounded and clipped to uint8; the original keeps the fractions, and the overshoot of the bicubic filter.
-  Where it augments, it clips too, and truncates the fractions: there, half of the levels are one lower than here.
+  Where it augments, it also clips, and truncates the fractions, so half of its levels are one lower than here.
 * A greyscale image whose random window is the whole image gets the centre crop, as colour images do.
-* Evaluation in the way of timm and torchvision gives Pillow's pixels instead, to the last bit.
+* Evaluation as in timm and torchvision gives Pillow's pixels instead, to the last bit.
 * Files that the original cannot read, or reads otherwise: see `decode`.
 """
 

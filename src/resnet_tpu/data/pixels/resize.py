@@ -16,7 +16,7 @@ _TABLE_SIZE = 1024
 
 
 def resize(image: np.ndarray, size: int, *, mirrored: bool = False, method: Method = "bicubic") -> np.ndarray:
-    """`image` uint8 [h, w, 3] resized to float32 [size, size, 3], optionally with left and right exchanged.
+    """`image` uint8 [h, w, 3] resized to float32 [size, size, 3], optionally mirrored left to right.
 
     Pixel i lies at i * (in / out) of the source, without half-pixel centres; four taps per axis (bilinear: two)
     whatever the scale, so no antialiasing; the edge is repeated; values beyond 0 ... 255 are kept. Equal to

@@ -74,7 +74,7 @@ def _cut(photos: list[Photo], count: int) -> list[list[Photo]]:
 
 
 def _state(path: str) -> storage.FileState:
-    """The state of a file; zeros for an unreadable file, which is reported when it is to be read.
+    """The state of a file; zeros for an unreadable file, which is reported later, when it would be read.
 
     If the file is readable in a later run, its state differs, and so it does not count as prepared.
     """

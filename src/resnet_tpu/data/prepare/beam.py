@@ -1,7 +1,8 @@
 """Writes shards with an Apache Beam pipeline: in local processes, or on many machines by Dataflow and other runners.
 
-Each element of the pipeline only says where in a file of the output folder its shard is described, as a job request may
-have a few megabytes at most. Results come back through the files kept for resumed runs, which works with any runner.
+Each element of the pipeline only says where in a file of the output folder its shard is described, because a job
+request is limited to a few megabytes. Results come back through the files kept for resumed runs, which works with any
+runner.
 """
 
 import contextlib
@@ -61,10 +62,11 @@ def parse_options(arguments: Sequence[str]) -> Any:
 def make_pipeline(
     arguments: Sequence[str], raw_dir: str, out_dir: str, *, workers: int | None, most_workers: int
 ) -> Any:
-    """An empty `apache_beam.Pipeline` with these options; without any, for `workers` or `most_workers` local processes.
+    """An empty `apache_beam.Pipeline` with these options.
 
-    Raises UserError when Beam is missing, for options that it refuses or does not know, and for local paths or a number
-    of processes if other machines do the work.
+    Without any, it runs in local processes: `workers`, else `most_workers`. Raises UserError when Beam is missing, for
+    options that it refuses or does not know, and for local paths or a number of processes if other machines do the
+    work.
     """
     try:
         import apache_beam

@@ -93,7 +93,7 @@ def _parts(records_dir: str, data: DataConfig) -> list[_Part]:
 
 
 def _class_names(records_dir: str, shards: Mapping[Split, Sequence[str]]) -> list[str] | None:
-    """The class names in training on the records themselves; None if the records do not tell how many there are."""
+    """The class names that training on these records would find; None if it could not tell how many there are."""
     paths = [storage.join(records_dir, name) for found in shards.values() for name in found]
     classes = find_classes(DataConfig(data_dir=records_dir), dict.fromkeys(paths)) if paths else None
     return (classes.names or numbers_as_names(classes.number)) if classes else None

@@ -54,7 +54,7 @@ def fetch_flower_photos(
             shutil.rmtree(folder, ignore_errors=True)
             unpacked.rename(folder)
             shutil.rmtree(aside)
-    # URLError and TimeoutError are OSErrors; a length that is no number is a ValueError
+    # URLError and TimeoutError are OSErrors; a length that is not a number is a ValueError
     except (OSError, tarfile.TarError, http.client.HTTPException, ValueError) as error:
         if isinstance(error, urllib.error.HTTPError):
             error.close()

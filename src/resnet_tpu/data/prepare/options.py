@@ -8,8 +8,8 @@ from resnet_tpu.data.cleaning import Subsampling
 from resnet_tpu.data.split import SPLIT_RATIOS, SPLIT_SEED, Split, parse_ratios
 from resnet_tpu.options.fields import FilePath, convert_fields, option
 
-_MOST_SHARDS = 99_999  # of five digits in their names
-_NOT_DECIDING = ("max_bad_fraction", "workers", "overwrite", "bounding_boxes")  # of the last, only the content decides
+_MOST_SHARDS = 99_999  # the number in their names has five digits
+_NOT_DECIDING = ("max_bad_fraction", "workers", "overwrite", "bounding_boxes")  # of the last, only the content counts
 
 
 @dataclass(frozen=True)

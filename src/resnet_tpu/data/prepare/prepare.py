@@ -95,7 +95,7 @@ def _check_places(raw_dir: str, out_dir: str) -> None:
 
 
 def _find_photos(raw_dir: str, boxes: Boxes, *, is_split_asked: bool) -> PhotoListing:
-    """The photos. Those that are all for training count as not yet split if the user asks for a split."""
+    """The photos. If all are for training and the user asks for a split, they count as not yet split."""
     found = find_photos(raw_dir, boxes)
     if not (is_split_asked and found.has_splits):
         return found
@@ -106,7 +106,7 @@ def _find_photos(raw_dir: str, boxes: Boxes, *, is_split_asked: bool) -> PhotoLi
 
 
 def _num_workers(shards: list[Shard]) -> int:
-    """One process per CPU core, but none for less work than could be done while it starts."""
+    """One process per CPU core, but no more for less work than could be done while they start."""
     return min(num_cores(), 1 + sum(shard.num_bytes for shard in shards) // _BYTES_WHILE_STARTING)
 
 

@@ -31,9 +31,9 @@ class _Run:
 def reserve(out_dir: str, assignment: Assignment, options: dict[str, Any], *, overwrite: bool) -> None:
     """Reserves `out_dir` for these shards; finished ones of the same photos and options stay, others are refused.
 
-    With `overwrite`, others are deleted, and so are those of a run that has ended, with a data set or a report of bad
-    images. Raises UserError when the folder holds shards of other inputs or options, unless `overwrite`, or files that
-    `prepare` did not write and whose names would make them part of the data set.
+    With `overwrite`, the others are deleted, and so are those of a run that has ended with a data set or with a report
+    of bad images. Raises UserError when the folder holds shards of other inputs or options, unless `overwrite`, or
+    files that `prepare` did not write and whose names would make them part of the data set.
     """
     run = _Run(options, assignment.inputs, [shard.name for shard in assignment.shards])
     try:
@@ -85,7 +85,7 @@ def _changes(before: _Run, now: _Run) -> list[str]:
             changes.append(f"{group} had {old} images, has {new}")
         elif old_digest != new_digest:
             changes.append(f"{group} has other or newer files")
-    if not changes and before.shards != now.shards:  # photos in train/ alone, with --split and without
+    if not changes and before.shards != now.shards:  # as for photos in train/ alone, once with --split and once without
         changes.append(f"there were {len(before.shards)} shards, there are {len(now.shards)}")
     return changes if len(changes) <= 5 else [*changes[:5], f"and {len(changes) - 5} more changes"]
 

@@ -1,4 +1,4 @@
-"""What the finished shards amount to together: findings that none of them shows alone, and the manifest."""
+"""What all finished shards together show: findings that no shard shows alone, and the manifest."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -14,7 +14,7 @@ from resnet_tpu.data.split import SPLITS, Split
 
 
 def collect_findings(assignment: Assignment, results: Mapping[str, ShardResult]) -> tuple[list[Finding], Counter[Kind]]:
-    """All findings about the input, and the numbers of the kinds that list no paths. results: by shard name."""
+    """All findings about the input, and the counts of the kinds that list no paths. results: by shard name."""
     findings = list(assignment.findings)
     counts: Counter[Kind] = Counter()
     for shard in assignment.shards:

@@ -1,4 +1,4 @@
-"""Many shards at once: processes, a progress bar, and a clear end when one of them dies."""
+"""Many shards at once: processes, a progress bar, and a clear error when one of them dies."""
 
 import collections
 import contextlib

@@ -1,4 +1,4 @@
-"""The index of a TFRecord file, which says where its records begin; kept beside it, or in the user's cache.
+"""The index of a TFRecord file, which says where its records begin; kept next to it, or in the user's cache.
 
 An index is int64 [n, 2]: offset and length in bytes of each payload. It is kept as a NumPy array whose first row is the
 state of the file that it describes.
@@ -34,7 +34,7 @@ def read_index(path: str, state: storage.FileState) -> np.ndarray | None:
 def save_index(path: str, index: np.ndarray, state: storage.FileState | None = None) -> None:
     """Keeps the index of the file at `path` where `read_index` looks.
 
-    state: the file's when it was read; None for a file that was just written, whose index goes beside it.
+    state: the file's when it was read; None for a file that was just written, whose index goes next to it.
     """
     data = _npy(np.concatenate([np.array([state or storage.file_state(path)], np.int64), index]))
     keep(path, ".npy", data, with_file=state is None)
@@ -48,7 +48,7 @@ def kept_copies(path: str, ending: str) -> Iterator[tuple[str, bytes]]:
 
 
 def keep(path: str, ending: str, data: bytes, *, with_file: bool = False) -> None:
-    """Keeps `data` at a writable place where `kept_copies` looks: first on this machine, or `with_file` beside it."""
+    """Keeps `data` where `kept_copies` looks and can write: this machine first or, `with_file`, the file's folder."""
     candidates = _candidates(path, ending)
     for candidate in sorted(candidates, key=storage.is_remote, reverse=True) if with_file else candidates:
         with contextlib.suppress(OSError, UserError):
@@ -58,7 +58,7 @@ def keep(path: str, ending: str, data: bytes, *, with_file: bool = False) -> Non
 
 
 def _candidates(path: str, ending: str) -> list[str]:
-    """The places beside the file and in the user's cache, those on this machine first."""
+    """The places next to the file and in the user's cache, those on this machine first."""
     full = path if storage.is_remote(path) else os.path.realpath(path)
     name = hashlib.sha256(os.fsencode(full)).hexdigest()[:32]
     folder, base = os.path.split(path)

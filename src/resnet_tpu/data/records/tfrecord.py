@@ -56,7 +56,7 @@ def framed(payload: bytes) -> tuple[bytes, ...]:
 
 
 class RecordWriter:
-    """Writes a TFRecord file that appears at `path`, with its index beside it, only if the `with` block succeeds."""
+    """Writes a TFRecord file that appears at `path`, with its index next to it, only if the `with` block succeeds."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -175,7 +175,7 @@ class _OpenFile:
         os.close(self.descriptor)
 
 
-# Bounded: ImageNet has more shards than a process may have open files, which are 256 by default on macOS.
+# Bounded: ImageNet has more shards than a process may have open files (on macOS, 256 by default).
 @functools.lru_cache(maxsize=128)
 def _opened(path: str, state: storage.FileState) -> _OpenFile:  # noqa: ARG001  # a changed file is opened again
     return _OpenFile(os.open(path, os.O_RDONLY))
@@ -186,9 +186,9 @@ def load_index(
 ) -> np.ndarray:
     """(payload offset, payload length) of every record of a TFRecord file: int64 [n, 2].
 
-    Built by one pass over the headers on first use and kept in `_index/` beside the file, or in the user's cache if
-    that is in a bucket or not writable. Built again when the file's size or time changed (`state`: both, if known) or
-    the index itself is damaged.
+    Built by one pass over the headers on first use and kept in `_index/` next to the file, or in the user's cache
+    if that is in a bucket or not writable. Built again when the file's size or time changed (`state`: both, if known)
+    or the index itself is damaged.
     Raises RecordError when a header is damaged or the file ends within a record, or gives it to `on_bad` and continues
     at the next record that can be found; such an index is not kept. Raises UserError when the file cannot be read.
     """
@@ -217,7 +217,7 @@ def _as_index(rows: list[tuple[int, int]]) -> np.ndarray:
 
 
 def _walk(file: IO[bytes], path: str) -> Iterator[tuple[int, int] | RecordError]:
-    """The (payload offset, length) of each record, or an error in its place; goes on at the next sound header."""
+    """The (payload offset, length) of each record, or an error in its place; continues at the next sound header."""
     size = file.seek(0, os.SEEK_END)
     position, record = 0, 0
     while position < size:

@@ -39,7 +39,7 @@ class BigtableSource:
     honour_exif = False  # as in TFRecords: what `prepare` writes is upright
 
     def __init__(self, data: DataConfig, split: Split) -> None:
-        """Raises UserError when the table cannot be read, lacks such rows or this column, or is not yet complete."""
+        """Raises UserError when the table cannot be read, lacks these rows or this column, or is not yet complete."""
         self._rows = Rows(data, split)
         about = self._rows.read_about()
         if about and not about.finished:

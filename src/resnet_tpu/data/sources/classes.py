@@ -41,7 +41,7 @@ class Classes(NamedTuple):
 
 
 def find_classes(data: DataConfig, files: Files) -> Classes | None:
-    """The classes of TFRecords: as named beside them, else counted; None if the options make counting needless.
+    """The classes of TFRecords: as named in their folder, else counted; None if the options make counting unnecessary.
 
     files: those of all splits.
     """
@@ -55,7 +55,7 @@ def find_classes(data: DataConfig, files: Files) -> Classes | None:
 def count_classes(data_dir: str, files: Files) -> Classes | None:
     """The classes of all records of a data set, found by one pass over their labels the first time. Logs the result.
 
-    The result is kept beside the indexes of the files. None when the labels do not tell: some number from 1 to the
+    The result is kept with the indexes of the files. None when the labels do not tell: some number from 1 to the
     highest is missing, as in a part of ImageNet, or there are none, or reading them would take too long.
     files: those of all splits. Raises UserError for one that cannot be read.
     """
@@ -101,7 +101,7 @@ def _count(data_dir: str, states: States) -> dict[int, str]:
             for start, length in index.tolist():
                 try:
                     label, name = read_label(file, start, length)
-                except UserError:  # training will meet it, and say where it is
+                except UserError:  # training will find it, and say where it is
                     continue
                 if label != UNKNOWN_LABEL:
                     names_by_label.setdefault(label, set()).add(name)

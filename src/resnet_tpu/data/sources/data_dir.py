@@ -49,7 +49,7 @@ def _check_exists(data_dir: str) -> None:
     if storage.exists(data_dir):
         return
     storage.check_reachable(data_dir)
-    # A run keeps the path as it was given; a relative one means another folder when it is used elsewhere.
+    # A run keeps the path as given; a relative one, used from another folder, leads elsewhere.
     where = storage.absolute(data_dir)
     here = "" if where == data_dir else f", here {where},"
     do = f"Check the path{here} or give another with --data_dir."
@@ -95,7 +95,7 @@ def shards_in(names: Sequence[str]) -> dict[Split, list[str]]:
 def _holds_records(data_dir: str, names: Sequence[str]) -> bool:
     """Whether the files train-*, validation-* and test-* of a local folder are TFRecords.
 
-    Beside class folders, such files may be lists of names: there, their first bytes decide.
+    Next to class folders, files with these names may be lists of names instead; then their first bytes decide.
     """
     paths = [storage.join(data_dir, name) for found in shards_in(names).values() for name in found]
     files = [path for path in paths if not storage.is_dir(path)]

@@ -1,7 +1,7 @@
 """TensorFlow's fast hash of a string, by which the original's pruning fork draws random labels: FarmHash Fingerprint64.
 
-Source: farmhash's `farmhashna::Hash64`, whose values are the same on all machines and for ever. Arithmetic is modulo
-2^64.
+Source: farmhash's `farmhashna::Hash64`, whose values are the same on every machine and never change. Arithmetic is
+modulo 2^64.
 """
 
 _K0, _K1, _K2 = 0xC3A5C85C97CB3127, 0xB492B66FBE98F273, 0x9AE16A3B2F90404F
@@ -77,7 +77,7 @@ def _hash_long(text: bytes) -> int:
 def _with_block(
     text: bytes, at: int, v: _Pair, w: _Pair, x: int, y: int, z: int, *, factor: int, weight: int
 ) -> tuple[_Pair, _Pair, int, int, int]:
-    """The state (v, w, x, y, z) of the hash with the block of `text` that begins at `at`."""
+    """The state (v, w, x, y, z) of the hash after the block of `text` that begins at `at`."""
     x = _rotate(x + y + v[0] + _word(text, at + 8), 37) * factor
     y = _rotate(y + v[1] + _word(text, at + 48), 42) * factor
     x ^= w[1] * weight
@@ -114,7 +114,7 @@ def _shifted(value: int) -> int:
 
 
 def _mix(u: int, v: int, multiplier: int) -> int:
-    """Two words into one."""
+    """Mixes two words into one."""
     u, v = u & _MASK, v & _MASK
     a = _shifted((u ^ v) * multiplier)
     return _shifted((v ^ a) * multiplier) * multiplier & _MASK

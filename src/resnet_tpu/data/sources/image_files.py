@@ -72,7 +72,7 @@ class FolderSource:
 
     @property
     def names(self) -> list[str]:
-        """The names of the photos, which are paths below `data_dir`, or as the CSV file has them."""
+        """The names of the photos, which are paths below `data_dir`, or as in the CSV file."""
         return [name for _, name, _ in self._photos]
 
     def __len__(self) -> int:

@@ -10,7 +10,7 @@ from resnet_tpu.options.config import DataConfig
 UNKNOWN_LABEL = -1
 DEFAULT_CLASSES = 1000
 CLASSES_WITH_BACKGROUND = 1001
-"""The classes of ImageNet with class 0 = background: labels are used as they are stored."""
+"""The number of classes of ImageNet with class 0 = background; labels are then used as they are stored."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def make_labels(
     Raises UserError when fewer classes are asked for than there are names.
     """
     requested = data.num_label_classes
-    # 1001 names are a class each: a run that counted them has their number in its options
+    # 1001 names mean no background: a run that counted them has this number in its options too
     has_background = requested == CLASSES_WITH_BACKGROUND and len(names or ()) != CLASSES_WITH_BACKGROUND
     class_names = None if names is None else ["background", *names] if has_background else list(names)
     if class_names and requested and requested < len(class_names):

@@ -13,7 +13,7 @@ class Sample(NamedTuple):
 
     encoded: bytes | np.ndarray  # an image file; or the finished image, uint8 [image_size, image_size, 3]
     label: int  # from 0; -1 when a test example has none
-    name: str  # of the image file, as far as known
+    name: str  # of the image file, if known
 
 
 def raise_if_damaged(found: Sample | RecordError) -> Sample:

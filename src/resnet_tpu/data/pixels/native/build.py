@@ -16,5 +16,5 @@ _FLAGS = ("-std=gnu11", "-O3", "-fno-fast-math", "-ffp-contract=off", "-fno-math
 
 
 def build(output: Path = LIBRARY, *flags: str) -> Path:
-    """Compiles the sources beside this file to `output`, replacing what is there. Raises BuildError."""
+    """Compiles the sources next to this file to `output`, replacing what is there. Raises BuildError."""
     return compile_library(FOLDER, output, (*_FLAGS, *flags), ("-ljpeg", "-lm"), loads=not flags)

@@ -1,14 +1,14 @@
 /* Decodes the window of a JPEG with libjpeg-turbo and resizes it: the functions that Python calls.
 
-   The pixels equal those of the plain path: preprocess.py without this library. Unusual and damaged files are refused, and
-   left to the plain path. Every thread has its own `decoder`, which keeps nothing between calls but memory. */
+   The pixels equal those of the plain path: preprocess.py without this library. Unusual and damaged files are refused,
+   and left to the plain path. Every thread has its own `decoder`, which keeps nothing between calls but memory. */
 
 #include "native.h"
 
 #define INTERFACE 3 /* increase it with every change of these functions; __init__.py checks it */
 
 #ifndef MOST_KEPT
-#define MOST_KEPT (64 << 20) /* bytes of a buffer that outlive a call */
+#define MOST_KEPT (64 << 20) /* bytes: a larger buffer is freed after the call */
 #endif
 #define EXIF_OR_XMP (JPEG_APP0 + 1)
 #define MARGIN 2 /* columns that chroma interpolation reads beyond the window */
@@ -72,7 +72,7 @@ static int decode(decoder *d, int y, int x, int h, int w, JDIMENSION *left, JDIM
     return 1;
 }
 
-/* Memory for a thread; NULL when there is none. */
+/* Memory for a thread; NULL if it cannot be allocated. */
 decoder *decoder_new(void) {
     decoder *d = calloc(1, sizeof *d);
     if (d) {
@@ -93,7 +93,7 @@ int interface_version(void) { return INTERFACE; }
 
 /* Begins a file: libjpeg reads everything before the pixels. False when it is unusual; jumps when it is damaged. */
 static int open_jpeg(decoder *d, const uint8_t *encoded, size_t length) {
-    jpeg_create_decompress(&d->jpeg); /* anew, or tables of the last file would replace missing ones */
+    jpeg_create_decompress(&d->jpeg); /* anew: else tables of the last file would replace missing ones */
     jpeg_save_markers(&d->jpeg, EXIF_OR_XMP, 1);
     jpeg_mem_src(&d->jpeg, encoded, (unsigned long)length);
     jpeg_read_header(&d->jpeg, TRUE);

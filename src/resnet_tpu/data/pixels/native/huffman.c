@@ -39,7 +39,7 @@ static int make_table(code_table *table, const JHUFF_TBL *source, int is_dc) {
         return 1; /* the same as in the last file: most encoders use the same codes for all files */
     entry single[1 << LOOK_BITS] = {{0}};
     int code = 0, first = 0;
-    table->lengths[0] = 1; /* equal to no real code's: marks the table as unfinished */
+    table->lengths[0] = 1; /* no real code has this: marks the table as unfinished */
     memcpy(table->symbols, source->huffval, sizeof table->symbols);
     for (int length = 1; length <= 16; length++, code <<= 1) {
         int count = source->bits[length], spare = LOOK_BITS - length;
@@ -139,12 +139,12 @@ static inline int read_block(reader *r, const code_table *dc, const code_table *
         return 1;
     if (k - e.steps + e.first_steps != 63)
         return 0;
-    r->bits = bits << e.first_length; /* the block was full with the first symbol: the second is the next block's */
+    r->bits = bits << e.first_length; /* the first symbol filled the block: the second belongs to the next */
     r->count += e.length - e.first_length;
     return 1;
 }
 
-/* Goes to the next interval; false when there is none. */
+/* Moves to the next interval; false when there is none. */
 static int restart(huffman *h, j_decompress_ptr jpeg) {
     if (++h->interval >= h->intervals)
         return 0;

@@ -12,7 +12,7 @@
 
 #include <jpeglib.h>
 
-/* not with clang, in which the function that chooses the variant gets another name than the one called */
+/* not with clang: there the function that chooses the variant has a name other than the one called */
 #if defined(__x86_64__) && defined(__gnu_linux__) && !defined(__clang__) && defined(__has_attribute)
 #if __has_attribute(target_clones)
 #define VECTORISED __attribute__((target_clones("avx2", "default")))
@@ -27,7 +27,7 @@ typedef struct { /* memory that is reused */
     size_t size;
 } buffer;
 
-/* Makes room for `size` bytes, which may lose the old content; false when there is no memory. */
+/* Makes room for `size` bytes; the old content may be lost. False if memory cannot be allocated. */
 static inline int reserve(buffer *b, size_t size) {
     if (b->size >= size)
         return 1;
@@ -55,7 +55,7 @@ typedef struct {
     code_table dc_tables[NUM_HUFF_TBLS], ac_tables[NUM_HUFF_TBLS];
     const code_table *dc[MAX_COMPS_IN_SCAN], *ac[MAX_COMPS_IN_SCAN];
     buffer data;   /* the coded data, without stuffing and markers */
-    buffer starts; /* size_t: where in `data` each interval between restarts begins; and the end of the last */
+    buffer starts; /* size_t: where in `data` each interval between restarts begins; then the end of the last */
     size_t interval, intervals;
     unsigned to_restart;                   /* MCUs until the next restart */
     int column, first_column, last_column; /* of MCUs: the current one, and the first and last of the window */

@@ -1,4 +1,4 @@
-/* Resizing as in resize.py, to the bit: rows first, then columns, every sum in the order of its taps. */
+/* Resizes as resize.py does, bit for bit: rows first, then columns, every sum in the order of its taps. */
 
 #include "native.h"
 
