@@ -110,7 +110,7 @@ class Model:
             try:
                 yield from batches
             except DecodeError as error:
-                # there is no such option here
+                # the API has no such option
                 raise error.but(do=error.do.replace(OR_SKIP, "or leave it out")) from None
 
 

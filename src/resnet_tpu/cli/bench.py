@@ -155,10 +155,10 @@ def _measure(measure: Callable[[str, Config, T, Sequence[str]], None], owner: ty
 
 
 def _with_quick_values(values: Mapping[str, str], given: Given) -> Given:
-    """`given`, but with `--quick`, `values` replace the defaults of options that were not typed."""
+    """`given`; with `--quick`, `values` replace the defaults of options that were not typed."""
     if not given.fill(QuickOptions).quick:
         return given
-    typed = {name: value for name, value in given.values.items() if value or name != "where"}  # empty: left out
+    typed = {name: value for name, value in given.values.items() if value or name != "where"}  # empty: not typed
     return dataclasses.replace(given, values={"where": "", **values, **typed})
 
 

@@ -141,7 +141,7 @@ def _extras() -> Iterator[Check]:
 
     try:
         requirements = [Requirement(each) for each in importlib.metadata.requires("resnet-tpu") or ()]
-    except importlib.metadata.PackageNotFoundError:  # as `_versions` says
+    except importlib.metadata.PackageNotFoundError:  # `_versions` reports it
         return
     marked = [(each.name, each.marker) for each in requirements if each.marker and "extra ==" in str(each.marker)]
     for extra in EXTRAS:

@@ -88,7 +88,7 @@ def _check_beam(given: Given, how: _HowOptions) -> None:
 
 
 def _check_only_copied(given: Given) -> None:
-    """Raises UserError for options of new shards where those in RAW are only copied to a table."""
+    """Raises UserError for options of new shards when the shards in RAW are only copied to a table."""
     from resnet_tpu.data.prepare.options import PrepareOptions
 
     for name in [*options_of(PrepareOptions), *options_of(_HowOptions)]:

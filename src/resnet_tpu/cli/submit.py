@@ -85,7 +85,7 @@ def _make_job(
 ) -> "tuple[JobOptions, Job]":
     """The options that jobs of every service have, and the job, checked against its location.
 
-    location: None if the cluster determines it, and the project. names_hosts: see `cloud.job.make_job`.
+    location: None if the cluster determines it and the project. names_hosts: see `cloud.job.make_job`.
     """
     from resnet_tpu.cloud.job import JobOptions, make_job
     from resnet_tpu.cloud.slices import find_slice

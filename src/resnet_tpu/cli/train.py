@@ -119,9 +119,9 @@ def _check_images(run: Layer | None, config: Config) -> None:
 
 
 def _complete(config: Config, values: Mapping[str, Any]) -> Config:
-    """Fills in the options of `config` that `values`, from which it was made, do not give, and logs what it fills in.
+    """Fills in, and logs, the options of `config` that are not in `values`, from which it was made.
 
-    1. Without a recipe and an option file: all options of the run to resume, else those of the recipe that fits data
+    1. Without a recipe or an option file: all options of the run to resume, else those of the recipe that fits data
        and device.
     2. In any case: the network and its preprocessing, from that run, else from the initial weights.
     """

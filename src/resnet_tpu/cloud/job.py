@@ -91,7 +91,7 @@ def make_job(
     """The job that runs `resnet-tpu train` with `arguments`, which give `config`.
 
     names_hosts: whether the service names machines after the job, so that its name must be valid for a machine.
-    Raises UserError for options that do not fit together or the slice, and for paths that the job could not reach.
+    Raises UserError for options that do not fit each other or the slice, and for paths that the job could not reach.
     """
     name = options.job_name or f"resnet-tpu-{time.strftime('%Y%m%d-%H%M%S')}"
     _check_name(name, names_hosts=names_hosts)

@@ -149,7 +149,7 @@ class DataConfig:
         return self.data_dir
 
     def require_images(self) -> None:
-        """Raises UserError when it is not said where the images are."""
+        """Raises UserError when the options do not say where the images are."""
         if not self.location:
             do = "Give --data_dir=FOLDER, or --data_dir=null to measure speed without images."
             raise UserError("data_dir", "nothing", "TFRecords or a folder of images per class", do)

@@ -21,7 +21,8 @@ def mesh_of(devices: Sequence[Any]) -> Mesh:
 def make_mesh(num_cores: int | None = None) -> Mesh:
     """A one-dimensional mesh of the devices of all processes, at most `num_cores` of them; it splits the batch.
 
-    The devices of a process are neighbours, and each process has equally many. Raises UserError if that is impossible.
+    The devices of a process are neighbours, and each process has the same number. Raises UserError if that is
+    impossible.
     """
     processes = jax.process_count()
     owned: list[list[Any]] = [[] for _ in range(processes)]

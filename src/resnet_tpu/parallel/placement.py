@@ -1,4 +1,4 @@
-"""Arrays on the devices of a mesh: put there, described there, and gathered on the host."""
+"""Arrays on the devices of a mesh: puts them there, describes them, and gathers them on the host."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator

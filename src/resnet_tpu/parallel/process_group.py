@@ -54,7 +54,7 @@ class ProcessGroup:
         """The texts that the processes passed to the same call, in order. All must call it; waits for the slowest."""
         self._calls += 1
         found = self._gather(f"exchange/{self._calls}", text, self._timeout_secs)
-        # all are in this call, so none still reads the last one
+        # all are in this call, so none still reads the values of the last one
         self._store.delete(f"exchange/{self._calls - 1}")
         return found
 

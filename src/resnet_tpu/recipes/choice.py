@@ -29,7 +29,7 @@ class ChosenRecipe(NamedTuple):
 
 
 def choose(num_train_images: int, *, device: str, has_weights: bool) -> ChosenRecipe:
-    """The recipe, if none is named, for this many images on `device`, one of JAX's platforms.
+    """The recipe to use when none is named: for this many images on `device`, one of JAX's platforms.
 
     The batch is at most as large as the data set, so that an epoch has at least one step.
     """

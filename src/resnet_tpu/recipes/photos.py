@@ -1,4 +1,4 @@
-"""Recipes for data sets of a few thousand photos, such as that of five kinds of flowers."""
+"""Recipes for data sets of a few thousand photos, such as one of five kinds of flowers."""
 
 from resnet_tpu.options.config import Config
 from resnet_tpu.recipes.family import Family

@@ -32,7 +32,7 @@ def refusal(what: str, error: Exception, *, role: str, do: str) -> UserError:
     """The UserError for a service's error response, an exception of google.api_core."""
     from google.api_core import exceptions as api
 
-    if isinstance(error, api.Unauthorized):  # over gRPC or HTTP, like the next
+    if isinstance(error, api.Unauthorized):  # over gRPC or HTTP, as below
         return UserError(what, _words(error), "credentials that the service accepts", _LOGIN)
     if isinstance(error, api.Forbidden):
         give = f"Give the account the role {role}, or use another account."

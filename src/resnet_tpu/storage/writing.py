@@ -33,7 +33,7 @@ def check_writable(path: str, instead: str = "choose another folder") -> None:
     """Raises UserError when the folder `path` cannot be written to or, if it does not exist, cannot be made.
 
     The reason is a file at or above `path`, missing permission, or a bucket that does not exist.
-    instead: the advice for a missing permission, other than to grant it.
+    instead: the advice for a missing permission, besides granting it.
     """
     if not is_remote(path):
         absolute = Path(path).absolute()

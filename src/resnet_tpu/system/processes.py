@@ -1,7 +1,7 @@
 """Worker processes, each with its own pipe, which end when this process ends, however it ends.
 
-Not a `ProcessPoolExecutor`, which never returns if a worker is killed while others are being started. Here each worker
-shares only a pipe with this process, and a pipe that closes shows that its worker died.
+Not a `ProcessPoolExecutor`, which hangs if a worker is killed while others are being started. Here each worker shares
+only a pipe with this process, and a pipe that closes shows that its worker died.
 """
 
 import atexit

@@ -37,7 +37,7 @@ def run_program(work: Callable[[Sequence[str]], object], arguments: Sequence[str
     if is_process:
         _open_missing_streams()
     if is_process and isinstance(sys.stdout, io.TextIOWrapper):
-        with contextlib.suppress(OSError):  # fails if stdout has changed its kind since Python began
+        with contextlib.suppress(OSError):  # fails if stdout has become another kind of file since Python started
             sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: unprintable text is not an error
     code = 0
     try:
@@ -112,7 +112,7 @@ def _drop_output() -> None:
 
 @contextlib.contextmanager
 def _terminating() -> Iterator[None]:
-    """In the block, a signal raises SystemExit instead of ending the program at once, with half-written files left."""
+    """In the block, a signal raises SystemExit: ending the program at once would leave half-written files."""
 
     def leave(number: int, _: object) -> None:
         if number == signal.SIGHUP:

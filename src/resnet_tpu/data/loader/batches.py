@@ -34,7 +34,7 @@ Batch = dict[str, np.ndarray]
 """image uint8 [b, S, S, 3], label int32 [b] (-1: unknown), weight float32 [b] (0: no example, to be left out)."""
 
 _ENDLESS = 1 << 62
-_MOST_NAMED = 5  # damaged examples, in the log
+_MOST_NAMED = 5  # damaged examples named in the log
 
 
 def _read_ahead(filler: RowFiller, chunking: Chunking) -> ReadAhead | None:
@@ -133,9 +133,9 @@ def train_batches(
     """Endless training batches: reshuffled every epoch, randomly cropped, mirrored and augmented.
 
     batch_size: over all hosts; batch k holds positions start_position + [k * batch_size, (k + 1) * batch_size) of the
-    order that `seed` determines, host r the r-th of num_hosts equal slices. An epoch may end within a batch. No
-    batch depends on `data.input_workers`, `input_pipeline` or `num_parallel_calls`. With `data.data_order` pieces the
-    order is that of `piece_order`, which also depends on batch_size; see `order_choice` for `auto`.
+    order that `seed` determines, and host r gets the r-th of num_hosts equal slices. An epoch may end within a batch.
+    No batch depends on `data.input_workers`, `input_pipeline` or `num_parallel_calls`. With `data.data_order` pieces
+    the order is that of `piece_order`, which also depends on batch_size; see `order_choice` for `auto`.
     With `data.skip_bad_records`, the next good record takes the place of a damaged one.
     train_image: replaces that of `pixels.preprocess`, to measure everything else; must be importable, for processes.
     Raises UserError when the hosts cannot share batch_size; next() raises RecordError and DecodeError, and UserError

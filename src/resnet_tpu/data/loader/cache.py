@@ -150,7 +150,7 @@ class CacheReport:
         self._cache = cache
 
     def update(self) -> None:
-        """Logs it when the cache holds all images or is full."""
+        """Logs it as soon as the cache holds all images or is full."""
         cache = self._cache
         if cache is None or not (cache.is_full or cache.count == cache.num_images):
             return

@@ -11,7 +11,7 @@ import numpy as np
 
 _BLOCK = 1 << 14  # indexes computed at once
 _ROUNDS = 4  # of the cipher, as Grain itself chooses
-_FEWEST_BITS = 16  # enciphered at least, so that the order looks random
+_FEWEST_BITS = 16  # at least so many are enciphered, or the order would not look random
 _WORD = (1 << 32) - 1
 
 

@@ -12,7 +12,8 @@ T = TypeVar("T")
 class Prefetch(Iterator[T]):
     """An iterator over `compute(0)`, `compute(1)`, ... `compute(count - 1)`, the next `ahead` of them under way.
 
-    Raises what `compute` raised, in its turn. Must be closed: its threads outlive an iterator that is merely dropped.
+    Raises what `compute` raised, when its turn comes. Must be closed: its threads outlive an iterator that is merely
+    dropped.
     """
 
     def __init__(self, compute: Callable[[int], T], count: int, *, threads: int, ahead: int) -> None:

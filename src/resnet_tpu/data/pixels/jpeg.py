@@ -114,7 +114,7 @@ def decode(encoded: bytes, header: Header, rows: int | None = None) -> np.ndarra
             data[header.height_offset : header.height_offset + 2] = height.to_bytes(2, "big")
             decoded_height = height
     space = "CMYK" if header.components == 4 else "RGB"
-    # Not every error in the data raises; pixels that then stay undecoded must not show what was in memory before.
+    # Not every error in the data raises an exception; pixels that stay undecoded must not show old memory contents.
     pixels = np.zeros((decoded_height, header.width, len(space)), np.uint8)
     image = simplejpeg.decode_jpeg(data, space, fastdct=True, fastupsample=False, strict=False, buffer=pixels)
     if image.shape != pixels.shape:

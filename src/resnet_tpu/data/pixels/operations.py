@@ -35,7 +35,7 @@ Operation = Callable[..., np.ndarray]
 """(image uint8 [h, w, 3], arguments) -> uint8 [h, w, 3]."""
 
 FILL = 128
-"""The level of pixels to which no pixel of the image maps, and of those cut out."""
+"""The level of pixels that come from outside the image, and of those cut out."""
 
 _PART = 1 << 14
 _LEVELS = np.arange(256, dtype=np.uint8)

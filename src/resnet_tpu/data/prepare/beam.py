@@ -64,9 +64,9 @@ def make_pipeline(
 ) -> Any:
     """An empty `apache_beam.Pipeline` with these options.
 
-    Without any, it runs in local processes: `workers`, else `most_workers`. Raises UserError when Beam is missing, for
-    options that it refuses or does not know, and for local paths or a number of processes if other machines do the
-    work.
+    Without any, it runs in `workers` local processes, by default `most_workers`. Raises UserError when Beam is missing,
+    for options that it refuses or does not know, and for local paths or a number of processes if other machines do
+    the work.
     """
     try:
         import apache_beam
@@ -110,7 +110,7 @@ def _check_known(pipeline: Any) -> None:
 
     known = pipeline.options.get_all_options()
     unknown = sorted(pipeline.options.get_all_options(retain_unknown_options=True).keys() - known.keys())
-    if unknown and not isinstance(pipeline.runner, PortableRunner):  # it asks its server for further options
+    if unknown and not isinstance(pipeline.runner, PortableRunner):  # this one asks its server for more options
         expected = "an option of Apache Beam after --"
         raise UserError("Option", f"--{unknown[0]}", expected, f"Change it.{nearest(unknown[0], known)}")
 

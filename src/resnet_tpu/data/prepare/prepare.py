@@ -106,7 +106,7 @@ def _find_photos(raw_dir: str, boxes: Boxes, *, is_split_asked: bool) -> PhotoLi
 
 
 def _num_workers(shards: list[Shard]) -> int:
-    """One process per CPU core, but no more for less work than could be done while they start."""
+    """One process per CPU core, or fewer for so little work that starting more would take longer."""
     return min(num_cores(), 1 + sum(shard.num_bytes for shard in shards) // _BYTES_WHILE_STARTING)
 
 

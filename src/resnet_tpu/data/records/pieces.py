@@ -241,7 +241,7 @@ def _kept_bytes(folder: Path, file: RecordFile) -> int:
                 state = entry.stat()
                 if not entry.name.startswith("."):
                     sizes += state.st_size
-                elif time.time() - state.st_mtime > _LEFT_SECS:  # by a process that was killed
+                elif time.time() - state.st_mtime > _LEFT_SECS:  # left by a process that was killed
                     Path(entry.path).unlink()
         return sizes
     return 0

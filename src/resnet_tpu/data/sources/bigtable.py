@@ -46,7 +46,7 @@ class BigtableSource:
             got = f"what an interrupted `prepare` left behind: {about.done} of {about.num_records} {split} rows"
             do = "Run the same `resnet-tpu prepare` again; it goes on where it stopped."
             raise UserError(self._rows.name, got, "a finished data set", do)
-        self._keys: list[bytes] | None = None  # only if they differ from the keys of 0, 1, 2 ...
+        self._keys: list[bytes] | None = None  # only if they are not those of rows 0, 1, 2 ...
         if about:
             self._len = about.num_records
         else:

@@ -79,7 +79,7 @@ class Rows:
         self._lock = threading.Lock()
         self._table: Any = None
         with self.explained():
-            self.connect()  # reports now what is missing
+            self.connect()  # so that problems are reported now
 
     def __getstate__(self) -> dict[str, Any]:  # connections stay in the process that made them
         return {name: value for name, value in vars(self).items() if name not in ("_table", "_lock")}

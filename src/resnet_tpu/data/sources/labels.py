@@ -24,7 +24,7 @@ class Labels:
     by_filename: bool = False  # random labels hashed from file names, an option of the original's pruning fork
 
     def of(self, stored: int, filename: str, where: Callable[[], str]) -> int:
-        """The label, from 0, of an example with this stored one. Raises UserError, naming `where`, if it is wrong."""
+        """The label, from 0, of an example with label `stored`. Raises UserError, naming `where`, if it is wrong."""
         if self.by_filename:
             return fingerprint(filename.encode("utf-8", "surrogateescape")) % self.num_classes
         if stored == UNKNOWN_LABEL and self.allow_unknown:
