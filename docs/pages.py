@@ -38,9 +38,9 @@ ABOUT_COMMANDS = """
 # Every command
 
 A command is `resnet-tpu COMMAND` with arguments and options, or `python -m resnet_tpu COMMAND`. Below is what
-`resnet-tpu COMMAND --help-all` says; `--help` leaves out the rarer options of the commands that have many. The options
-of trainings are only named here: [their page](options.md) explains them. `--some_name=VALUE` may be written
-`--some-name VALUE`. For an option that is true or false, `--some_name` means true and `--no-some-name` false.
+`resnet-tpu COMMAND --help-all` says; `--help` leaves out the rarer options of the commands that have many. Training
+options are only named here: [their own page](options.md) explains them. `--some_name=VALUE` can be written `--some-name
+VALUE`. For an option that is true or false, `--some_name` means true and `--no-some-name` false.
 
 """
 
@@ -48,10 +48,10 @@ ABOUT_MODELS = """
 # Every network
 
 `--resnet_depth` chooses a network, and a few options vary it. *Parameters* are in millions. *GFLOP* counts the
-convolutions and the classifier for one image of that size, two operations for a multiplication with its addition; a
-training step takes three times as many. If timm has the network, its name there follows: weights of such a network
-[convert](convert.md) in both directions, torchvision's too. The last column has those that can be [downloaded by
-name](finetune.md#weights-by-name).
+operations of the convolutions and the classifier on one image of that size, two for each multiply-add; a training step
+takes three times as many. If timm has the network, its name there follows: weights of such a network
+[convert](convert.md) in both directions, and so do torchvision's. The last column lists weights that can be [downloaded
+by name](finetune.md#weights-by-name).
 """
 
 ABOUT_VARIANTS = """
@@ -66,19 +66,19 @@ The networks of the [recipes of these names](regularisation.md#resnet-rs): `use_
 
 ABOUT_WEIGHTS = """
 All are for the 1,000 classes of ImageNet; `resnet-tpu models` lists them too, with their sources. *Top-1* is the
-accuracy in % that was published with them, if it is known for certain. Other weights on Hugging Face's hub, of the
+accuracy in % that was published with them, if it is known for certain. Other weights on the Hugging Face hub, for the
 networks above that timm has, are named `hf:OWNER/NAME`.
 """
 
 ABOUT_OPTIONS = """
 # Every option
 
-What `train` takes, and in parts every command that works on a run ([which](commands.md)). An option has one name, on
-the command line (`--train_batch_size=64`), in a file (`--config_file=mine.yaml`, one `name: value` per line), in
+The options of `train`; each command that works on a run takes [some of them](commands.md). An option has the same name
+on the command line (`--train_batch_size=64`), in a file (`--config_file=mine.yaml`, one `name: value` per line), in
 `config.json` of a `model_dir` and in [Python](api.md). `--epochs=20` is short for `--train_steps=20epochs`,
 `--batch_size`, `--lr` and `--init_from` for `train_batch_size`, `base_learning_rate` and `resnet_checkpoint`. The
-defaults are ImageNet's, as the original program has them; a [recipe](recipes.md) has others. *Steps or epochs* are
-written `500` or `15epochs`. The flags of the original program have [a page of their own](flags.md).
+defaults are for ImageNet, as in the original program; a [recipe](recipes.md) has others. *Steps or epochs* are written
+`500` or `15epochs`. The flags of the original program have [a page of their own](flags.md).
 
 ## Options in bulk
 
@@ -89,18 +89,19 @@ Later sources override earlier ones: defaults, `recipe`, `config_file`, `params_
 ABOUT_RECIPES = """
 # Every recipe
 
-A recipe is a set of [options](options.md) with a name: `resnet-tpu train PHOTOS --recipe=NAME`. Options after it change
-it. Without one, `train` [chooses](finetune.md#without-a-recipe) by the number of images and the device. What a recipe
-does not name is at its default. `resnet-tpu recipes NAME` prints one as a file for `--config_file`.
+A recipe is a named set of [options](options.md): `resnet-tpu train PHOTOS --recipe=NAME`. Other options on the command
+line override it. Without a recipe, `train` [chooses one](finetune.md#without-a-recipe) by the number of images and the
+device. Options that a recipe does not name keep their defaults. `resnet-tpu recipes NAME` prints a recipe as a file for
+`--config_file`.
 
 """
 
 ABOUT_API = """
 # Every function
 
-What `resnet_tpu.api` has, as its code says; `import resnet_tpu` gives the same. [From Python](api.md) shows it at work.
-At the end come the classes of what some of the functions return and of what is in that, and [the names of
-types](#names-of-types).
+The contents of `resnet_tpu.api`, from its docstrings; `import resnet_tpu` gives the same names. [From Python](api.md)
+shows them in use. At the end come the classes of the objects that functions return and of those within them, and [the
+names of types](#names-of-types).
 """
 
 OPTION = ("option", "default", "what it does")
@@ -217,7 +218,7 @@ def _verb_or_menu(name: str, verb: Verb | Menu) -> str:
     several = list(dict.fromkeys(option for option in own if own.count(option) > 1))
     text = f"\n## {name}\n\n{_as_markdown(f'{verb.about} {verb.details}'.strip())}\n"
     if several:
-        text += f"\nOptions of more than one of its commands:\n\n{_table(OPTION, map(_option_row, several))}"
+        text += f"\nOptions shared by several of its commands:\n\n{_table(OPTION, map(_option_row, several))}"
     return text + "".join(f"\n### {name} {what}\n\n{_command(each, several)}" for what, each in commands.items())
 
 
@@ -248,9 +249,9 @@ def _named_options(command: Command, above: Sequence[str]) -> Iterator[str]:
         yield f"Also, [as above](#{command.program.split()[1]}): {_listed(above)}."
     names = [name for group in command.groups for name, option in group.options.items() if TRAINING.get(name) == option]
     if len(names) == len(TRAINING):
-        yield "Also every [option of a training](options.md)."
+        yield "Also every [training option](options.md)."
     elif names:
-        yield f"Also, of the [options of trainings](options.md): {_listed(names)}."
+        yield f"Also, of the [training options](options.md): {_listed(names)}."
     aliases = {name: alias for group in command.groups for name, alias in group.own_aliases.items()}
     if aliases and len(names) < len(TRAINING):
         yield f"{', '.join(f'`{name}` is short for `{alias.option}`' for name, alias in aliases.items())}."

@@ -140,7 +140,7 @@ def test_the_rewinding_procedures_one_after_the_other(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     reused, alone = tmp_path / "rewind_lr_model_results", tmp_path / "fresh_model_results"
-    assert f"The training that was in {reused} was moved to {reused}/former.1." in done.stderr
+    assert f"The run that was in {reused} was moved to {reused}/former.1." in done.stderr
     assert left_by(reused) == left_by(alone)
     names = {path.name: Path(path.read_text()).name for path in reused.glob("checkpoint_iter_*")}
     assert names == {"checkpoint_iter_6": "6", "checkpoint_iter_final": "10"}

@@ -42,7 +42,7 @@ YAML_FLAGS = {
     "param_file": "The same as config_file.",
 }
 TEXT_FLAGS = {
-    "params_override": "Options in one string, over the YAML files: a=1,b=2; or a YAML mapping; or a YAML file.",
+    "params_override": "Options in one string, overriding the YAML files: a=1,b=2; or a YAML mapping; or a YAML file.",
     "param_overrides": "The same as params_override.",
     "hparams": "The same as params_override, but overrides single flags too.",
 }

@@ -397,8 +397,8 @@ def test_unsupported_preprocessing_is_warned_of(timm_folder: Path, capsys: pytes
     (Path("folder") / "config.json").write_text(json.dumps({"pretrained_cfg": described}))
     convert("folder", "back")
     said = capsys.readouterr().err
-    assert "interpolation lanczos is not supported, photos are evaluated with bicubic" in said
-    assert "crop_mode squash is not supported, photos are evaluated with center" in said
+    assert "interpolation lanczos is not supported: photos are evaluated with bicubic" in said
+    assert "crop_mode squash is not supported: photos are evaluated with center" in said
 
 
 @pytest.mark.parametrize("preprocessing", ["pil", pytest.param("tf", marks=pytest.mark.long)])

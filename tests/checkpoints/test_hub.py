@@ -111,7 +111,7 @@ def test_offline_and_without_a_network_the_cache_answers(asker: Asker) -> None:
     address = f"{asker.hub.address}/timm/tiny.test/resolve/main/model.safetensors"
     got = "the setting HF_HUB_OFFLINE, and no copy on this machine"
     assert message.startswith(f"Weights {NAME}: got {got}, expected an answer from")
-    assert f"download {address} and the config.json beside it" in message
+    assert f"download {address} and the config.json next to it" in message
     assert "give that as the weights." in message
     assert asker.hub.requests == []
     found = asker.fetch()

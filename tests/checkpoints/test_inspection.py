@@ -118,7 +118,7 @@ def test_arrays_of_anything_are_listed(kind: Kind, tmp_path: Path) -> None:
     assert [(entry.name, entry.shape, entry.dtype) for entry in found.entries] == [
         ("layer_9/w", (4,), "int64"), ("layer_10/w", (2, 3), "float32"), ("odd", (), "float16")
     ]  # fmt: skip
-    assert "but of no network that is known here: " in found.summary
+    assert "but not of a known network: " in found.summary
 
 
 def test_the_table_shows_names_shapes_sizes_and_totals(three_kinds: Any) -> None:

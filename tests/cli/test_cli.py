@@ -313,18 +313,18 @@ def test_a_folder_of_photos_alone_is_enough_to_train(
     assert prints(capsys, "train", "--config_file=printed.yaml", "--print_config") == printed
     assert cli.main(command) == 0
     logged = capsys.readouterr().err
-    assert logged.startswith("No --model_dir: runs/my photos\nNo --recipe: as for 32 images on a CPU, flowers_cpu\n")
+    assert logged.startswith("No --model_dir: runs/my photos\nNo --recipe: using flowers_cpu, for 32 images on a CPU\n")
     assert logged.endswith("Predict with it: resnet-tpu predict 'runs/my photos' IMAGE\n")
     kept = Config().replace(**read_yaml("runs/my photos/config.json"))
     found = {"num_train_images": 32, "num_label_classes": 2, "data_order": "records"}
     assert kept == Config().replace(**read_yaml("printed.yaml"), **found)
     assert "is at step 2 of 2." in prints(capsys, *command, "--dry_run")
     assert cli.main(command) == 0
-    assert "is at step 2 of 2. Raise train_steps to go on, or give another model_dir." in capsys.readouterr().err
+    assert "is at step 2 of 2. Raise train_steps to continue, or give another model_dir." in capsys.readouterr().err
     Path("other").mkdir()
     Path("other/my photos").symlink_to(raw)
     assert cli.main(["train", "other/my photos", *command[2:]]) == 2
-    assert "got a training on my photos in runs/my photos/config.json, expected none, or one on other/my photos" in (
+    assert "got a run on my photos in runs/my photos/config.json, expected none, or one on other/my photos" in (
         capsys.readouterr().err
     )
     assert cli.main(["train", f"{tmp_path}/my photos", *command[2:]]) == 0

@@ -674,7 +674,7 @@ def test_a_job_that_the_cluster_has_does_not_start_again(
     programs(kubectl=f"cat >/dev/null; {script}")
     assert cli.main(words("gke")) == 2
     said = capsys.readouterr().err
-    assert "--job_name: got job-1, which the cluster has already, expected the name of a new job." in said
+    assert "--job_name: got job-1, which the cluster already has, expected the name of a new job." in said
     assert "kubectl --namespace=default delete job,service job-1" in said
 
 

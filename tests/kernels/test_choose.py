@@ -55,8 +55,8 @@ def test_the_devices_choose_and_a_name_is_an_order(mesh: Mesh, options: dict[str
             "cpu",
             r"^kernels: got cpu, expected one of auto, plain, gpu, fused here\. Kernels cpu are for a CPU, ",
         ),
-        (devices("tpu"), "gpu", r"Kernels gpu are for a GPU, and this is a tpu\."),
-        (CPUS, "cpu", r"^kernels: got cpu, expected .* Kernels cpu are for one device, and there are 2\."),
+        (devices("tpu"), "gpu", r"Kernels gpu are for a GPU, but this is a tpu\."),
+        (CPUS, "cpu", r"^kernels: got cpu, expected .* Kernels cpu are for one device, but there are 2\."),
     ],
 )
 def test_kernels_that_the_devices_cannot_run_are_refused(mesh: Mesh, name: Any, message: str) -> None:

@@ -269,9 +269,7 @@ def test_levels_of_another_training_are_not_taken_for_its_own(dense: Path, tmp_p
 def test_another_training_is_not_taken_for_that_of_a_further_seed(dense: Path, tmp_path: Path) -> None:
     own = tmp_path / "seed_1" / "unpruned"
     shutil.copytree(dense, own)
-    message = (
-        f"Training {own}: got one begun with other options: seed 0 -> 1, expected the options of the training to be"
-    )
+    message = f"Run {own}: got one begun with other options: seed 0 -> 1, expected the options of the run to be"
     with pytest.raises(UserError, match=message):
         prune_run(str(dense), str(tmp_path), experiment(seeds="1"))
 
@@ -327,7 +325,7 @@ def test_reset_optimizer(dense: Path, tmp_path: Path) -> None:
         ({"rewind_to": 17}, r"rewind_to: got step 17, expected one of the 6 steps"),
         ({"rewind_to": 2, "retrain_epochs": 1.0}, r"rewind_to and retrain_epochs"),
         ({"retrain_epochs": 5.0, "rewind_to": None}, r"retrain_epochs: got step -6"),
-        ({"retrain": "reinit"}, r"rewind_to: got 2 with retrain reinit, expected a re-training that does not begin"),
+        ({"retrain": "reinit"}, r"rewind_to: got 2 with retrain reinit, expected retraining that does not begin"),
         ({"method": "prune_resnet56_A"}, r"Pruning method prune_resnet56_A_1: got a network without conv_8"),
     ],
 )
@@ -454,7 +452,7 @@ def test_a_pruned_network_has_seen_the_photos_of_the_unpruned_one(pruned: Path) 
 
 
 def test_a_pruned_network_has_no_others_of_further_seeds(pruned: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"Seed: got 1, expected 0 alone: .*level_01 is pruned already"):
+    with pytest.raises(UserError, match=r"Seed: got 1, expected 0 alone: .*level_01 is already pruned"):
         prune_run(pruned / LEVEL, tmp_path / "again", experiment(levels=1, seeds="0,1", retrain="lr_rewinding"))
     assert not (tmp_path / "again").exists()
 

@@ -173,7 +173,7 @@ def test_other_flags_are_another_training(before: Path, tmp_path: Path, capsys: 
         flags = [*flags, f"--{name}={value}"]
         capsys.readouterr()
         assert train(tmp_path, *flags) == 0
-        assert f"This training differs from the one in {tmp_path}: {name} " in capsys.readouterr().err
+        assert f"This run differs from the one in {tmp_path}: {name} " in capsys.readouterr().err
         assert folders.steps_in(str(tmp_path / f"former.{number}" / folders.CHECKPOINTS))
     assert train(tmp_path, *flags) == 0
     assert not (tmp_path / "former.5").exists()
@@ -246,7 +246,7 @@ def test_a_start_that_is_not_there(before: Path, tmp_path: Path, capsys: pytest.
 def test_pruning_in_place_is_refused(before: Path, capsys: pytest.CaptureFixture[str]) -> None:
     left = sorted(before.rglob("*"))
     assert train(before, *procedure("lr_rewinding", before)) == 2
-    assert "which is in model_dir itself, expected a checkpoint of another training" in capsys.readouterr().err
+    assert "which is in model_dir itself, expected a checkpoint of another run" in capsys.readouterr().err
     assert sorted(before.rglob("*")) == left
 
 

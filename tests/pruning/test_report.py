@@ -81,7 +81,7 @@ def test_levels_of_one_method_stay_apart() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model_dir": "runs/other"}, "two of seed 0: runs/0 and runs/other, expected one re-training of each seed"),
+        ({"model_dir": "runs/other"}, "two of seed 0: runs/0 and runs/other, expected one retraining of each seed"),
         ({"seed": 9, "method": "prune_random_80"}, "prune_all_to_global and prune_random, expected one network"),
     ],
 )
@@ -227,7 +227,7 @@ def test_warns_when_a_report_leaves_out_earlier_phases(
 
 
 def test_figures_of_the_paper(spec: Path) -> None:
-    """Each point has the re-training time that is best by validation among the published results."""
+    """Each point has the retraining time that is best by validation among the published results."""
     with (spec / "paper_results.csv").open() as file:
         rows = list(csv.DictReader(file))
     own = [

@@ -102,7 +102,7 @@ def test_photos_are_not_trained_on_as_imagenet(
     run = tmp_path / "run"
     words = (f"--data_dir={photos}", f"--model_dir={run}", "--mode=train")
     logged = trains(capsys, *words, *TINY)
-    assert "No --recipe: as for 16 images on a CPU, flowers_cpu with train_batch_size=16\n" in logged
+    assert "No --recipe: using flowers_cpu with train_batch_size=16, for 16 images on a CPU\n" in logged
     config, recipe = config_of(run), find_recipe("flowers_cpu").flat()
     given = {
         "resnet_depth",

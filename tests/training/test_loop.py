@@ -226,7 +226,9 @@ def test_error_of_overflowing_evaluation_names_checkpoints_to_delete(
     told = NonFiniteError("Loss", "nan", "a finite number", "Take an earlier checkpoint.")
     monkeypatch.setattr(loop, "evaluate", Mock(side_effect=told))
     for _ in range(2):  # and when it is started again, which evaluates first
-        with pytest.raises(NonFiniteError, match=r"is step 7\. To go on from it, delete the later ones\. Lower base"):
+        with pytest.raises(
+            NonFiniteError, match=r"is step 7\. To continue from it, delete the later ones\. Lower base"
+        ):
             train(tiny(tmp_path, train_steps=8, keep_checkpoint_max=1))  # which may not delete the good one
 
 

@@ -45,13 +45,13 @@ def convert(
     image_size: int | None = None,
     overrides: Mapping[str, Any] | None = None,
 ) -> None:
-    """Converts the weights that `source` means and writes them to `target`; on a disk, whole or not at all.
+    """Converts the weights that `source` refers to and writes them to `target`; on a disk, whole or not at all.
 
     source: a run or checkpoint, a weights file or folder of PyTorch or the original, or a name, as for `load_model`.
-    to: `model_dir`, one of our runs, with the step, momentum and averages of a run of the original; `tf1`, a
+    to: `model_dir`, a run of this program, with the step, momentum and averages of a run of the original; `tf1`, a
     folder with a checkpoint of the original, with the same; `safetensors`, a file with torchvision's names, in which
-    averages replace the weights unless export_moving_average is off; `timm`, a folder with such a file and what timm
-    and the hub need beside it. Default: `safetensors` when `target` has that suffix, else `model_dir`.
+    averages replace the weights unless export_moving_average is off; `timm`, a folder with such a file and what else
+    timm and the hub need. Default: `safetensors` when `target` has that suffix, else `model_dir`.
     labels: a text file with one class name per line. image_size: in pixels, not for `tf1`; default: that of the
     weights if a file records it, else 224.
     overrides: values of options that the source does not record.
@@ -74,7 +74,7 @@ def convert(
     require_finite(arrays, weights.source, "Take an earlier checkpoint.")
     if "masks" in arrays and form != "model_dir":
         log.warning(
-            "%s has no place for the masks of a pruned network. Masked weights are 0 in it, but a training that "
+            "%s has no place for the masks of a pruned network. Masked weights are 0 in it, but training that "
             "continues from it changes them.",
             target,
         )
@@ -131,7 +131,7 @@ def open_network(source: str) -> tuple[Config, Arrays, list[str] | None]:
 
 def _configure(weights: Weights, image_size: int | None, overrides: Mapping[str, Any]) -> Config:
     """The options of the run that the weights come from; those not recorded or given have their defaults."""
-    do = "Start a training from it: resnet-tpu train --init_from=FILE."
+    do = "Start a run from it: resnet-tpu train --init_from=FILE."
     if weights.options.get("num_label_classes") == 1:
         raise UserError(f"Weights {weights.source}", "a classifier with one output", "an output for each class", do)
     config = Config().replace(**weights.options)

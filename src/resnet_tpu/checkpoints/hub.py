@@ -128,7 +128,7 @@ class _Revision:
         """Advice on how to download without the client."""
         file = f"{endpoint}/{self.repository}/resolve/{self.revision}/{_FILES[0]}"
         return (
-            f"download {file} and the config.json beside it some other way into one folder, and give that as the "
+            f"download {file} and the config.json next to it some other way into one folder, and give that as the "
             "weights."
         )
 

@@ -63,7 +63,7 @@ def inspect(path: str) -> Inspection:
         network = network_of(Config().replace(**known))
         summary, names = f"{summarize(weights, network)}.", _names_of_leaves(weights, network, arrays)
     except UserError as error:
-        summary, names = f"Arrays of {_WRITERS[found.kind]}, but of no network that is known here: {error}", {}
+        summary, names = f"Arrays of {_WRITERS[found.kind]}, but not of a known network: {error}", {}
     order = {name: number for number, name in enumerate(names)}
     entries = [
         Entry(name, names.get(name, ""), array.shape, str(array.dtype), array.size * array.dtype.itemsize)

@@ -50,7 +50,7 @@ def _read_block(data: bytes, offset: int, size: int) -> bytes:
     if masked_crc(data[offset : end + 1]) != crc:
         raise ValueError(f"a wrong checksum of the block at byte {offset}")
     if data[end] != _PLAIN:
-        raise ValueError(f"a block with compression {data[end]}, which TensorFlow writes no longer")
+        raise ValueError(f"a block with compression {data[end]}, which TensorFlow no longer writes")
     return data[offset:end]
 
 

@@ -120,7 +120,7 @@ def _card(name: str, config: Config, class_names: Sequence[str], num_parameters:
             "transform = timm.data.create_transform(**timm.data.resolve_model_data_config(model))",
             "```", "",
             "It gives each photo one of these classes, even a photo that shows none of them. Measure its accuracy",
-            "before using it on photos of another kind than those it was trained on.", "",
+            "before using it on photos unlike those it was trained on.", "",
         ]
     )  # fmt: skip
 

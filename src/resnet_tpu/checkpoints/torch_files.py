@@ -229,5 +229,5 @@ def check_writable(network: Network) -> None:
     }
     for name, (value, expected, differs) in wanted.items():
         if differs:
-            do = "Train with that option, or take --to=tf1 or `resnet-tpu export`, which have every network."
+            do = "Train with that option, or take --to=tf1 or `resnet-tpu export`, which support every network."
             raise UserError(name, value, f"{expected}, the only value in torchvision's and timm's ResNets", do)

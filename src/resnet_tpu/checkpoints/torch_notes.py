@@ -42,7 +42,7 @@ def _timm_notes(config: Mapping[str, Any], file: str) -> dict[str, Any]:
     size, method = pretrained.get("input_size"), pretrained.get("interpolation")
     for name, known in (("interpolation", OPTIONS["resize_method"].choices), ("crop_mode", ("center",))):
         if (value := pretrained.get(name, known[0])) not in known:
-            log.warning("%s: %s %s is not supported, photos are evaluated with %s", file, name, value, known[0])
+            log.warning("%s: %s %s is not supported: photos are evaluated with %s", file, name, value, known[0])
     return {
         "architecture": config.get("architecture"),
         "class_names": config.get("label_names", config.get("labels")),

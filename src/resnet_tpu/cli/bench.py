@@ -19,7 +19,7 @@ T = TypeVar("T")
 _INPUT = ("image_size", "resize_method", "num_parallel_calls")
 _OURS = ("input_workers", "cache", "cache_short_side", "cache_memory")
 _NETWORK = ("resnet_depth", "resnet_width", "image_size")
-_CASES = "What to train: depth:image_size:batch_size, with commas. Default: 50:224:16,18:128:32."
+_CASES = "What to train: depth:image_size:batch_size, separated by commas. Default: 50:224:16,18:128:32."
 _DATA = "DATA is a folder of JPEGs or of TFRecords; without it, pictures are drawn."
 
 _QUICK_VALUES = {"rounds": "1", "seconds": "0.2"}
@@ -63,7 +63,7 @@ def _options_named(*names: str) -> Mapping[str, Option]:
     ],
 )
 def bench_input(given: Given) -> None:
-    """Images per second of the input pipeline, beside tf.data, PyTorch's DataLoader, Grain, SPDL, DALI and FFCV."""
+    """Images per second of the input pipeline, against tf.data, PyTorch's DataLoader, Grain, SPDL, DALI and FFCV."""
     from resnet_tpu.performance.bench.input import InputBenchOptions
     from resnet_tpu.performance.bench.input import bench_input as measure
 
@@ -108,7 +108,7 @@ def bench_wait(given: Given) -> None:
     groups=[Group("how to measure", "resnet_tpu.performance.bench.step:StepBenchOptions"), _QUICK_GROUP],
 )
 def bench_step(given: Given) -> None:
-    """Images per second of a training step, beside PyTorch."""
+    """Images per second of a training step, compared with PyTorch."""
     from resnet_tpu.performance.bench.step import StepBenchOptions
     from resnet_tpu.performance.bench.step import bench_step as measure
 
@@ -135,7 +135,7 @@ def bench_step(given: Given) -> None:
     ],
 )
 def bench_serve(given: Given) -> None:
-    """Speed of an exported network: its runtimes beside peers, and over HTTP with a growing number of clients."""
+    """Speed of an exported network: its runtimes against peers, and HTTP with a growing number of clients."""
     if given.values["where"] and (more := [name for name in _NETWORK if name in given.values]):
         raise UserError("BUNDLE", f"one, and {', '.join(more)}", "one of them", "Leave the other out.")
 
@@ -169,7 +169,7 @@ def _command_line(what: str, given: Given) -> list[str]:
 
 BENCH = Menu(
     "resnet-tpu bench",
-    "Measure speed on this machine, beside other libraries that are installed.",
+    "Measure speed on this machine, and compare it with other installed libraries.",
     {
         "input": bench_input,
         "wait": bench_wait,

@@ -35,7 +35,7 @@ class CompactOptions:
     groups=[Group("what to do", CompactOptions)],
 )
 def compact(given: Given) -> None:
-    """Remove the filters that pruning masked from a network, which makes it smaller and faster."""
+    """Remove from a network the filters that pruning masked, which makes it smaller and faster."""
     options = given.fill(CompactOptions)
 
     from resnet_tpu.pruning.compact import compact_checkpoint, render

@@ -91,12 +91,12 @@ SHELLS = {"bash": bash, "zsh": bash, "fish": fish}
 
 @Command(
     "resnet-tpu completion",
-    "Install it again after an update of resnet-tpu.",
+    "Install it again after updating resnet-tpu.",
     examples=(
         "resnet-tpu completion bash > ~/.local/share/bash-completion/completions/resnet-tpu",
         "resnet-tpu completion zsh >> ~/.zshrc                  # below the line with compinit",
         "resnet-tpu completion fish > ~/.config/fish/completions/resnet-tpu.fish",
-        'eval "$(resnet-tpu completion bash)"                   # for this terminal alone',
+        'eval "$(resnet-tpu completion bash)"                   # for this terminal only',
     ),
     arguments=(Argument("shell", "SHELL", f"One of {', '.join(SHELLS)}.", is_path=False),),
 )

@@ -21,7 +21,7 @@ class ConvertOptions:
     to: Literal["model_dir", "tf1", "safetensors", "timm"] | None = option(
         None,
         "What to write. model_dir: for every command here. tf1: a folder with a TF1 checkpoint of the original. "
-        "safetensors: a file with torchvision's names. timm: a folder for timm and Hugging Face's hub. Default: "
+        "safetensors: a file with torchvision's names. timm: a folder for timm and the Hugging Face hub. Default: "
         "safetensors or model_dir, by the name of DST.",
     )
     inspect: bool = option(False, "Only show what is in SRC: names, shapes, types, sizes, and what it seems to be.")
@@ -35,14 +35,14 @@ class ConvertOptions:
 
 _OVERRIDES = dataclasses.replace(
     options_of(BulkOptions)["params_override"],
-    help="Options of the network or its training that SRC does not give: precision=float32,resnetd_shortcut=true.",
+    help="Options of the network or its training that SRC does not record: precision=float32,resnetd_shortcut=true.",
 )
 
 
 @Command(
     "resnet-tpu convert",
     "Code inside a file is never run. "
-    "SRC is a TF1 checkpoint (prefix or folder), a .safetensors or .pth file, a folder from Hugging Face's hub, a "
+    "SRC is a TF1 checkpoint (prefix or folder), a .safetensors or .pth file, a folder from the Hugging Face hub, a "
     "model_dir or checkpoint, or a name: see `resnet-tpu models`. DST must be new.",
     usage="SRC DST [options], or --inspect SRC",
     examples=(
@@ -56,7 +56,7 @@ _OVERRIDES = dataclasses.replace(
     ),
     arguments=(
         Argument("source", "SRC", "The weights."),
-        Argument("target", "DST", "Folder, or file *.safetensors, to write.", is_required=False),
+        Argument("target", "DST", "Folder or *.safetensors file to write.", is_required=False),
     ),
     groups=[
         Group("what to do", ConvertOptions),

@@ -16,7 +16,7 @@ from resnet_tpu.performance.dawnbench.options import DawnbenchOptions, read_job
     examples=(
         "resnet-tpu bench dawnbench --recipe=v5e-8 --data_dir=gs://BUCKET/imagenet --model_dir=gs://BUCKET/run",
         "resnet-tpu bench dawnbench --use_fast_lr --data_dir=imagenet --data_dir_small=imagenet160 --model_dir=run",
-        "resnet-tpu bench dawnbench --mode=eval --model_dir=gs://BUCKET/run    # beside --mode=train elsewhere",
+        "resnet-tpu bench dawnbench --mode=eval --model_dir=gs://BUCKET/run    # while --mode=train runs elsewhere",
     ),
     groups=[Group("the job", DawnbenchOptions), *groups_for_trainings()],
 )

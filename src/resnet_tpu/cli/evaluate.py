@@ -18,13 +18,13 @@ class EvalOptions:
 
     watch: bool = option(
         False,
-        "Follow a run: evaluate the newest checkpoint whenever there is a new one, until the last or eval_timeout.",
+        "Follow a run: whenever a new checkpoint appears, evaluate the newest, until the last one or eval_timeout.",
     )
 
 
 _PREDICTION_ONLY = frozenset({"num_train_images", "num_test_images", "predict_batch_size", "export_moving_average"})
 _TRAIN_STEPS = dataclasses.replace(
-    OPTIONS["train_steps"], default=None, help="With watch: the last step to evaluate. Default: the last of the run."
+    OPTIONS["train_steps"], default=None, help="With watch: the last step to evaluate. Default: the run's last step."
 )
 
 
@@ -33,9 +33,9 @@ _TRAIN_STEPS = dataclasses.replace(
     LIKE_THE_RUN,
     examples=(
         "resnet-tpu eval runs/flowers",
-        "resnet-tpu eval runs/flowers --watch --eval_timeout=3600      # beside a training",
+        "resnet-tpu eval runs/flowers --watch --eval_timeout=3600      # while training runs",
         "resnet-tpu eval runs/flowers --data_dir=data/other_flowers",
-        "resnet-tpu eval runs/flowers/checkpoints/1000                # recorded nowhere",
+        "resnet-tpu eval runs/flowers/checkpoints/1000                # not recorded",
     ),
     arguments=(
         Argument(
@@ -50,7 +50,7 @@ _TRAIN_STEPS = dataclasses.replace(
     ],
 )
 def evaluate(given: Given) -> None:
-    """Evaluate a checkpoint, or the newest of a run, on the validation images."""
+    """Evaluate a checkpoint, or a run's newest one, on the validation images."""
     watch = given.fill(EvalOptions).watch
     for name in ("train_steps", "eval_timeout"):
         if not watch and (value := given.values.get(name)) is not None:

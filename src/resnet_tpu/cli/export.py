@@ -31,7 +31,7 @@ class ExportOptions:
 
 @Command(
     "resnet-tpu export",
-    f"Writes a new folder in EXPORT_DIR, named by the time. It appears complete or not at all. {LIKE_THE_RUN}",
+    f"Writes a new folder in EXPORT_DIR, named after the time. It appears complete or not at all. {LIKE_THE_RUN}",
     examples=(
         "resnet-tpu export runs/flowers exported",
         "resnet-tpu export runs/flowers exported --forms=stablehlo,onnx,int8 --name=flowers --verify",

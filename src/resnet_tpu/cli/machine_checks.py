@@ -104,7 +104,7 @@ def _layers() -> Iterator[Check]:
     if c_libraries.are_off():
         found = f"turned off by {c_libraries.SWITCH}=0"
     elif not machine.is_linux_x86_64():
-        found = "oneDNN comes with the package only on Linux on x86-64; XLA computes the training here"
+        found = "oneDNN comes with the package only on Linux on x86-64; XLA does the training here"
     elif LIBRARY.exists():
         is_here = Path(os.fsdecode(locate_onednn())).exists()
         do = "Install what oneDNN needs: on Debian libgomp1." if is_here else "pip install onednn-cpu-gomp"

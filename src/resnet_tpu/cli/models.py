@@ -26,10 +26,10 @@ class ModelsOptions:
 
 @Command(
     "resnet-tpu models",
-    "All are for the 1000 classes of ImageNet. The accuracy is the published one, "
-    "if it is known for certain; eval_preprocessing is how it was measured, and comes with the weights. "
-    "Other weights on Hugging Face's hub, of the ResNets here that timm has: hf:OWNER/NAME, or hf:OWNER/NAME@REVISION. "
-    "Names with hf: need pip install 'resnet-tpu[hub]', those at gs:// the extra [gcp].",
+    "All are for the 1000 classes of ImageNet. The accuracy is the published one, if it is known for certain; "
+    "eval_preprocessing is how it was measured, and comes with the weights. Other weights on the Hugging Face hub, "
+    "for the ResNets here that timm has: hf:OWNER/NAME, or hf:OWNER/NAME@REVISION. Names with hf: need pip install "
+    "'resnet-tpu[hub]', those at gs:// the extra [gcp].",
     examples=(
         "resnet-tpu models",
         "resnet-tpu train --init_from=resnet50 --data_dir=flower_photos --model_dir=runs/tuned",

@@ -50,18 +50,22 @@ class PlanOptions:
         False, "Also look for the largest train_batch_size that fits: two or three short compilations."
     )
     fast: bool = option(
-        False, "Compile for 4 chips, with as many images on each, and scale up to the slice. For comparing many slices."
+        False,
+        "Compile for 4 chips, with the same number of images each, and scale up to the slice. For comparing many "
+        "slices.",
     )
-    top: int = option(10, "Number of layers to show: the slowest or, of GPUs, those that move most bytes.", at_least=0)
+    top: int = option(
+        10, "Number of layers to show: the slowest or, for GPUs, those that move the most bytes.", at_least=0
+    )
     format: Literal["table", "json"] = option("table", "How to print the plan.")
-    picture: FilePath = option("", "Also draw it into this PNG file.")
+    picture: FilePath = option("", "Also draw the plan to this PNG file.")
 
 
 @Command(
     "resnet-tpu plan",
     "All figures are estimates by the compiler; for GPUs they are bounds. The compiler for TPUs comes with pip install "
-    "'resnet-tpu[plan]', that for GPUs with JAX's plugin. The first time, compiling each step takes some minutes. "
-    "mode=train or mode=eval leaves the other step out.",
+    "'resnet-tpu[plan]', the one for GPUs with JAX's plugin. The first time, compiling each step takes some minutes. "
+    "mode=train or mode=eval leaves out the other step.",
     examples=(
         "resnet-tpu plan --recipe=v3-32",
         "resnet-tpu plan --topology=v5e:2x4,v6e:2x4,v2-8 --price_per_chip_hour=v5e=1.20,v6e=2.70,v2=1.12",
@@ -73,7 +77,7 @@ class PlanOptions:
     groups=[Group("what to plan", PlanOptions), *groups_for_trainings()],
 )
 def plan(given: Given) -> None:
-    """Estimate whether a training fits a TPU slice or GPUs you do not have, its speed, its duration and its cost."""
+    """Estimate whether a run fits a TPU slice or GPUs that you do not have, and its speed, duration and cost."""
     options, config = given.fill(PlanOptions), configure(given.values)
 
     storage.check_file(options.picture)
@@ -89,7 +93,7 @@ def plan(given: Given) -> None:
     recipe = given.values.get("recipe", "")
     names = options.topology or (recipe and slice_for(recipe))
     if not names:
-        got = f"nothing, and recipe {recipe} is for no slice in particular" if recipe else "nothing"
+        got = f"nothing, and recipe {recipe} is not for a particular slice" if recipe else "nothing"
         raise UserError("--topology", got, "TPU slices or GPUs", "Give --topology=v5e:2x4 or the like.")
     slices = [find_topology(name.strip()) for name in names.split(",")]
     for found in slices:  # reports mistakes in any slice before compiling for the first

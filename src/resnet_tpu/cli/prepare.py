@@ -36,17 +36,22 @@ def _bigtable_options() -> dict[str, Option]:
     examples=(
         "resnet-tpu prepare flower_photos data/flowers      # downloads them if there is no such folder",
         "resnet-tpu prepare my_photos data/mine --short_side=256 --workers=8",
-        "resnet-tpu prepare my_photos data/mine --recompress --quality=90     # fewer bytes, as many pixels",
+        "resnet-tpu prepare my_photos data/mine --recompress --quality=90     # fewer bytes, same pixels",
         "resnet-tpu prepare photos.csv data/photos --split=0.9,0.1     # CSV: path,label[,split]",
         "resnet-tpu prepare data/flowers --bigtable_instance=INSTANCE --bigtable_table=flowers",
         "resnet-tpu prepare gs://BUCKET/raw gs://BUCKET/data --beam -- --runner=DataflowRunner ...",
     ),
     arguments=(
-        Argument("raw_dir", "RAW", "Folder with a subfolder per class, or train/ validation/ test/ of these; or CSV."),
+        Argument(
+            "raw_dir",
+            "RAW",
+            "Folder with a subfolder per class, or with train/ validation/ test/ of such folders; or CSV.",
+        ),
         Argument(
             "out_dir",
             "OUT",
-            "Folder for the shards and manifest.json. If left out, RAW is such a folder, and is copied to Bigtable.",
+            "Folder for the shards and manifest.json. If left out, RAW must be such a folder, and is copied to "
+            "Bigtable.",
             is_required=False,
         ),
     ),
@@ -119,7 +124,7 @@ def _write_shards(raw_dir: str, out_dir: str, options: "PrepareOptions", *, beam
     hint, options_of_train = "Train on them:", ""
     if "validation" not in manifest.splits:
         hint = (
-            "No photos to validate with: add some, or split anew with --split=0.8,0.2 --overwrite, if the split "
+            "No photos to validate with: add some, or split again with --split=0.8,0.2 --overwrite, if the split "
             "was random. Without any:"
         )
         options_of_train = " --mode=train"

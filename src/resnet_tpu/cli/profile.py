@@ -111,7 +111,7 @@ def _print(profile: T, output_format: str, to_json: Callable[[T], str], show: Ca
 
 PROFILE = Menu(
     "resnet-tpu profile",
-    "See where the time of a training goes, and what would make it faster.",
+    "See where training time goes, and what would make training faster.",
     {"input": profile_input, "train": profile_train},
     examples=(
         "resnet-tpu profile input --recipe=flowers --data_dir=data/flowers",

@@ -18,9 +18,9 @@ from resnet_tpu.pruning.retrain import RETRAININGS
 class ReportOptions:
     """The contents of the table and the pictures, and where to write them."""
 
-    output_dir: FilePath = option("", "Folder of levels, table and pictures. Default: MODEL_DIR/pruning.")
+    output_dir: FilePath = option("", "Folder for levels, table and pictures. Default: MODEL_DIR/pruning.")
     combine: bool = option(
-        False, "Prune nothing: make one table and one curve of several output_dirs, given in place of MODEL_DIR."
+        False, "Prune nothing: make one table and one curve from several output_dirs, given in place of MODEL_DIR."
     )
     paper_network: Literal["same", "resnet20", "resnet34", "resnet50", "resnet56", "resnet110"] = option(
         "same",
@@ -42,14 +42,14 @@ class ReportOptions:
     arguments=(Argument("folders", "MODEL_DIR", "Folder of the run to prune.", many=True),),
     groups=[
         Group("methods", {}, notes="resnet_tpu.pruning.methods:HELP"),
-        Group("re-training", {}, notes={name: retraining.text for name, retraining in RETRAININGS.items()}),
+        Group("retraining", {}, notes={name: retraining.text for name, retraining in RETRAININGS.items()}),
         Group("what to do", Experiment),
         Group("where to show it", ReportOptions),
         Group(CONCERNS["run"], COMPUTING),
     ],
 )
 def prune(given: Given) -> None:
-    """Prune a trained network and re-train it, by rewinding weights or learning rate, or by fine-tuning."""
+    """Prune a trained network and retrain it, by rewinding weights or learning rate, or by fine-tuning."""
     folders, experiment, report_options = given.values["folders"], given.fill(Experiment), given.fill(ReportOptions)
     if report_options.combine:
         unused = [name for name in (*options_of(Experiment), *COMPUTING) if name in given.values]

@@ -22,7 +22,7 @@ class ResultsOptions:
         "eval", "Values of the evaluations or of the training steps of a MODEL_DIR; event files are shown whole."
     )
     format: Literal["table", "csv"] = option("table", "How to print the values.")
-    picture: FilePath = option("", "Also draw them into this PNG file.")
+    picture: FilePath = option("", "Also draw the values to this PNG file.")
 
 
 @Command(

@@ -9,7 +9,7 @@ from resnet_tpu.serving.server.options import ServeOptions
 @Command(
     "resnet-tpu serve",
     "Takes TensorFlow Serving's Predict requests over REST, not over gRPC.\n\n"
-    "BUNDLE is what `export` wrote, or the folder it writes to: then a newer bundle takes over as soon as it "
+    "BUNDLE is what `export` wrote, or the folder it writes to; in that case a newer bundle takes over as soon as it "
     "appears.\nOn SIGTERM or Ctrl-C it answers requests in progress and stops.",
     usage="[NAME=]BUNDLE ... [options]",
     examples=(

@@ -27,7 +27,7 @@ def _command(name: str, example: str, options: str, *, without: Collection[str] 
     """The command of a service. options: the import path of its own options. without: job options that do not apply."""
     return Command(
         f"resnet-tpu submit {name}",
-        "After -- come the arguments of `resnet-tpu train`, as they are.",
+        "After -- come the arguments of `resnet-tpu train`, unchanged.",
         [Group("the job", "resnet_tpu.cloud.job:JobOptions", without=without), Group(f"only {name}", options)],
         usage="[options] -- [options of resnet-tpu train]",
         examples=(f"resnet-tpu submit {name} {example} {_EXAMPLE}",),

@@ -43,7 +43,7 @@ PHOTOS = Argument(
     "resnet-tpu train",
     "Later settings override earlier ones, in this order: defaults, --recipe, --config_file, --params_override, single "
     "options. Without --recipe and --config_file, a recipe is chosen by the number of images and the device, and a log "
-    "line names it. A run that is resumed keeps its options. The defaults below are for ImageNet; recipes have others.",
+    "line names it. A resumed run keeps its options. The defaults below are for ImageNet; recipes have others.",
     examples=(
         "resnet-tpu train my_photos",
         "resnet-tpu train my_photos --recipe=finetune --model_dir=runs/tuned",
@@ -114,8 +114,8 @@ def _check_images(run: Layer | None, config: Config) -> None:
 
     trained_on, data_dir = run.values.get("data_dir") if run else None, config.data.data_dir
     if run and trained_on and storage.absolute(trained_on) != storage.absolute(data_dir):
-        do = "Give --model_dir: another one, or the same to go on with that training on these images."
-        raise UserError("model_dir", f"a training on {trained_on} in {run.origin}", f"none, or one on {data_dir}", do)
+        do = "Give --model_dir: another one, or the same one to continue that run on these images."
+        raise UserError("model_dir", f"a run on {trained_on} in {run.origin}", f"none, or one on {data_dir}", do)
 
 
 def _complete(config: Config, values: Mapping[str, Any]) -> Config:
@@ -179,7 +179,9 @@ def _options_of_recipe(config: Config) -> Layer | None:
     device = jax.default_backend()
     choice = choose(num_images, device=device, has_weights=bool(config.train.resnet_checkpoint))
     changed = "".join(f" with {name}={value}" for name, value in choice.changes.items())
-    log.info("No --recipe: as for %s images on a %s, %s%s", f"{num_images:,}", device.upper(), choice.recipe, changed)
+    log.info(
+        "No --recipe: using %s%s, for %s images on a %s", choice.recipe, changed, f"{num_images:,}", device.upper()
+    )
     if choice.recipe.startswith("flowers"):
         log.info("--recipe=finetune would start from a trained network, which is usually better.")
     return Layer(f"recipe {choice.recipe}", choice.values)

@@ -27,7 +27,7 @@ class TuneOptions:
 
 @Command(
     "resnet-tpu tune",
-    "Kernels whose results differ from those of the plain layers are left out. Later trainings of the same step use "
+    "Kernels whose results differ from those of the plain layers are left out. Later runs with the same step use "
     "the fastest (kernels=auto). The images are random; data_dir only says how many classes there are. With the "
     "model_dir of a run, its options are the defaults.",
     examples=(

@@ -55,7 +55,7 @@ def follow(poll: Callable[[], JobState], folder: str, *, pause_secs: float) -> N
             break
         if now.is_over:
             do = "Submit it again: it continues from its last checkpoint."
-            raise TrainingFailedError(f"Training in {folder}", f"state {state}", "it to finish by itself", do)
+            raise TrainingFailedError(f"Training in {folder}", f"state {state}", "it to finish on its own", do)
         time.sleep(pause_secs)
     if code != "0":
         last = "\n".join(text.splitlines()[-_LAST_LINES:])

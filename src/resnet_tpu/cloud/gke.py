@@ -117,7 +117,7 @@ def submit(job: Job, options: GkeOptions) -> None:
     delete = f"kubectl {flags} delete job,service {job.name}"
     if f"job.batch/{job.name} unchanged" in done.stdout or "field is immutable" in done.stderr:
         do = f"Delete it, unless it is still running: {delete}"
-        raise UserError("--job_name", f"{job.name}, which the cluster has already", "the name of a new job", do)
+        raise UserError("--job_name", f"{job.name}, which the cluster already has", "the name of a new job", do)
     if done.returncode:
         words = " ".join(done.stderr.split())[:500]
         do = "Check the cluster: `gcloud container clusters get-credentials CLUSTER` selects it for kubectl."

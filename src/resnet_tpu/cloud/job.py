@@ -42,13 +42,13 @@ class JobOptions:
     package: FilePath = option(
         "",
         "What pip installs there: a wheel on this machine or in a bucket, an address such as git+https://..., or a "
-        "requirement. Needed without --image: resnet-tpu is on no package index yet.",
+        "requirement. Needed without --image: resnet-tpu is not on a package index yet.",
     )
     spot: bool = option(
         False, "Use spot chips: cheaper, but they may be taken away. Run the same command again to continue."
     )
     service_account: str = option("", "E-mail address of the account that the job runs as. Default: the service's.")
-    labels: str = option("", "Labels for bills and lists: team=vision,cost=research.")
+    labels: str = option("", "Labels for billing and listing: team=vision,cost=research.")
     check_zone: bool = option(True, "Refuse a zone or region that is not known to have these chips.")
     dry_run: bool = option(False, "Print the exact request, and send nothing.")
     endpoint: str = option("", "Address of the service, such as http://127.0.0.1:8080. Default: Google's.")
@@ -100,7 +100,7 @@ def make_job(
     if not storage.is_remote(staging):
         raise UserError("--staging_bucket", staging, "a folder in a bucket, gs://...", "Change it.")
     if options.image and options.package:
-        do = "Leave one out: an image of your own has resnet-tpu in it."
+        do = "Leave one out: your own image has resnet-tpu in it."
         raise UserError("--package", f"one together with --image={options.image}", "one of the two", do)
     folder = storage.join(staging, name)
     return Job(

@@ -31,8 +31,8 @@ class TpuVmOptions:
     external_ips: bool = option(
         True, "Give the hosts public IP addresses. Without them the network needs Private Google Access."
     )
-    keep: bool = option(False, "Keep the slice, and pay for it, after the training has ended.")
-    follow: bool = option(True, "Show the log until the training has ended.")
+    keep: bool = option(False, "Keep the slice, and pay for it, after the run has ended.")
+    follow: bool = option(True, "Show the log until the run has ended.")
 
 
 def request(job: Job, options: TpuVmOptions) -> dict[str, Any]:

@@ -95,7 +95,7 @@ def check_outside(what: str, folder: str, photos: str) -> None:
         return
     inner, outer = Path(folder).resolve(), Path(photos).resolve()
     if inner == outer or (outer.is_dir() and outer in inner.parents):
-        do = "Choose one beside it: everything inside it counts as classes and photos."
+        do = "Choose one next to it: everything inside it counts as classes and photos."
         raise UserError(what, folder, f"a folder outside of {photos}", do)
 
 
@@ -113,7 +113,9 @@ def _with_boxes(found: PhotoListing, boxes: Boxes) -> PhotoListing:
     return dataclasses.replace(found, photos=photos)
 
 
-_LAYOUT = "Make it class/photo.jpg, or train/class/photo.jpg with validation/ and test/ beside it, or a CSV path,label."
+_LAYOUT = (
+    "Make it class/photo.jpg, or train/class/photo.jpg with validation/ and test/ next to it, or a CSV path,label."
+)
 
 
 def _scan(raw: str) -> PhotoListing:
@@ -135,7 +137,7 @@ def _scan_splits(raw: str, folders: list[str], findings: list[Finding]) -> Photo
     if unknown:
         hint = nearest(unknown[0], SPLIT_FOLDERS)
         expected = "only train, validation and test where train holds class folders"
-        raise UserError(f"Folder {raw}", f"train beside {', '.join(unknown)}", expected, f"Move it elsewhere.{hint}")
+        raise UserError(f"Folder {raw}", f"train next to {', '.join(unknown)}", expected, f"Move it elsewhere.{hint}")
     by_split: dict[Split, str] = {}
     for folder in folders:
         other = by_split.setdefault(SPLIT_FOLDERS[folder.lower()], folder)
@@ -169,7 +171,7 @@ def _flat_validation(raw: str, folder: str) -> list[Photo]:
     images = [entry for entry in _entries(storage.join(raw, folder), folder, []) if _is_image(entry.name)]
     if images and not storage.exists(labels):
         got = f"{len(images)} images without class folders"
-        raise UserError(f"Folder {raw}/{folder}", got, "class folders, or synset_labels.txt beside it", "Add them.")
+        raise UserError(f"Folder {raw}/{folder}", got, "class folders, or synset_labels.txt next to it", "Add them.")
     classes = storage.read_names(labels) if images else []
     if len(classes) != len(images):
         raise UserError(labels, f"{len(classes)} lines", f"one per image, {len(images)}", "Correct the file.")

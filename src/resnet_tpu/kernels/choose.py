@@ -33,11 +33,11 @@ def why_not(name: str, precision: str, mesh: Mesh) -> str:
     if name not in ("cpu", "gpu"):
         return ""
     if (platform := mesh.devices.flat[0].platform) != name:
-        return f"kernels {name} are for a {name.upper()}, and this is a {platform}"
+        return f"kernels {name} are for a {name.upper()}, but this is a {platform}"
     if name == "gpu":
         return ""
     if mesh.devices.size > 1:  # the partitioner cannot split the library's layers
-        return f"kernels {name} are for one device, and there are {mesh.devices.size}"
+        return f"kernels {name} are for one device, but there are {mesh.devices.size}"
     types = native.load()
     if not types:
         return "the library in C is not available; resnet-tpu doctor says why"

@@ -124,7 +124,7 @@ class DataConfig:
         "run keeps its order.",
     )
     lth_use_random_label: bool = option(
-        False, "Use random labels, drawn by the hash of each image's file name, as the original's pruning fork does."
+        False, "Use random labels, drawn from the hash of each image's file name, as the original's pruning fork does."
     )
     skip_bad_records: bool = option(
         False, "Count and skip damaged records and undecodable images, instead of stopping at the first one."
@@ -239,7 +239,7 @@ class ModelConfig:
     replace_stem_max_pool: bool = option(False, "A 3x3 convolution of stride 2 instead of the stem's max-pool.")
     se_ratio: float | None = option(
         None,
-        "Add squeeze-and-excite to each block, with this fraction of its channels. From depth 50, without "
+        "Add squeeze-and-excite to each block, with this fraction of its channels. Only from depth 50 on, without "
         "pre_activation.",
         at_least=0,
         at_most=1,
@@ -247,7 +247,7 @@ class ModelConfig:
     dropblock_groups: str = option(
         "",
         "Groups of blocks, from 1 to 4, in which DropBlock acts in training, such as 3,4. Needs dropblock_keep_prob. "
-        "From depth 50.",
+        "Only from depth 50 on.",
     )
     dropblock_keep_prob: float | None = option(
         None,
@@ -261,7 +261,7 @@ class ModelConfig:
     drop_connect_rate: float | None = option(
         None,
         "Fraction of images that skip a block's residual branch in training (stochastic depth) in the last group; "
-        "less in earlier groups. From depth 50, without pre_activation.",
+        "fewer in earlier groups. Only from depth 50 on, without pre_activation.",
         at_least=0,
     )
     dropout_rate: float | None = option(None, "Fraction of features dropped before the classifier.", at_least=0)
@@ -371,7 +371,7 @@ class TrainConfig:
     """How long, how often, and what is kept."""
 
     train_batch_size: int = option(1024, "Images per optimizer step, over all devices.", at_least=1)
-    train_steps: Length = option(112590, "Total length of the training, in steps or epochs (90epochs).")
+    train_steps: Length = option(112590, "Total length of the run, in steps or epochs (90epochs).")
     steps_per_eval: Length = option(1251, "Interval between evaluations in train_and_eval.", at_least=1)
     iterations_per_loop: Length = option(
         1251,
@@ -438,7 +438,7 @@ class RunConfig:
     mode: Literal["train", "eval", "train_and_eval", "predict"] = option("train_and_eval", "What to do.")
     num_cores: int | None = option(None, "Use at most this many devices. Default: all.", at_least=1)
     coordinator_address: str = option(
-        "", "host:port of process 0, for several processes. Default: detected on Cloud TPU, Slurm and GKE."
+        "", "host:port of process 0, if there are several processes. Default: detected on Cloud TPU, Slurm and GKE."
     )
     num_processes: int | None = option(None, "Processes that train together. Default: detected likewise.", at_least=1)
     process_id: int | None = option(None, "Number of this process, from 0. Default: detected likewise.", at_least=0)
@@ -470,10 +470,10 @@ class LotteryConfig:
         "", "Checkpoint to prune: DIR/checkpoint_iter_<step>, ..._final or reinitialize."
     )
     lottery_reset_to: FilePath = option(
-        "", "Checkpoint to train on from, under the masks made from lottery_prune_at; or reinitialize."
+        "", "Checkpoint from which to continue training, under the masks made from lottery_prune_at; or reinitialize."
     )
     lottery_reset_global_step_to: FilePath = option(
-        "", "Checkpoint whose step the training continues from, instead of that of lottery_reset_to."
+        "", "Checkpoint from whose step training continues, instead of the step of lottery_reset_to."
     )
     lottery_force_reprune: bool = option(False, "Start over even if model_dir has the same masks.")
     lth_prediction_result_dir: FilePath = option(

@@ -140,7 +140,7 @@ class ProcessGroup:
             self._ending.set()
             failed, report = next(iter(failures.items()))
             message, code = json.loads(report)
-            self._end(f"Process {failed} of {self.count} stopped, and so does this one. {message}", code)
+            self._end(f"Process {failed} of {self.count} stopped, so this one stops too. {message}", code)
 
     def _end(self, message: str, code: int) -> NoReturn:
         print(f"[process {self.index}] {message}", file=sys.stderr)
@@ -171,4 +171,4 @@ def status_of(error: BaseException) -> str | None:
 def lost_process(what: str, got: str) -> LostProcessError:
     """The error for the loss of another process."""
     expected = "all processes to finish"
-    return LostProcessError(what, got, expected, "Start them all again: a training continues from its last checkpoint.")
+    return LostProcessError(what, got, expected, "Start them all again: training continues from its last checkpoint.")

@@ -39,7 +39,7 @@ _ELSEWHERE = "Give another output_dir."
 def prune_run(
     model_dir: GivenPath, output_dir: GivenPath, experiment: Experiment, *, computing: Mapping[str, Any] | None = None
 ) -> list[Outcome]:
-    """Prunes and re-trains the network in `model_dir`, for each seed, re-training and level; resumes if stopped.
+    """Prunes and retrains the network in `model_dir`, for each seed, retraining and level; resumes if stopped.
 
     The phases are in `output_dir/seed_<n>/<retrain>/<level>/`. For a seed other than that of `model_dir`, the unpruned
     network is trained first, in `output_dir/seed_<n>/unpruned/`. Unfinished training is finished first, including that
@@ -55,7 +55,7 @@ def prune_run(
     retrains, seeds = experiment.retrains(), experiment.seed_numbers()
     levels = plan_levels(experiment.method, density=experiment.density, levels=experiment.levels, rate=experiment.rate)
     if unfit := [name for name in computing or {} if name not in COMPUTING]:
-        raise UserError("computing", unfit[0], f"one of {', '.join(COMPUTING)}", "Leave it out: the training sets it.")
+        raise UserError("computing", unfit[0], f"one of {', '.join(COMPUTING)}", "Leave it out: the run sets it.")
     folders.check_model_dir(model_dir)
     saved = read_run(model_dir)  # not from its checkpoints: to read these, JAX must have been started
     from_table = {"bigtable_instance": ""} if computing and "data_dir" in computing else {}
@@ -128,7 +128,7 @@ def _plan_unpruned(config: Config, model_dir: str, own_dir: str, seed: int, expe
     kept_steps = config.train.lottery_checkpoint_iters
     if config.train.seed != seed:
         if hosts.from_first(lambda: _is_pruned(model_dir)):
-            expected = f"{config.train.seed} alone: {model_dir} is pruned already, networks of other seeds would not be"
+            expected = f"{config.train.seed} alone: {model_dir} is already pruned; networks of other seeds would not be"
             raise UserError("Seed", seed, expected, "Leave --seeds out, or prune the network before it was pruned.")
         model_dir, kept_steps = own_dir, ""
         config = config.replace(seed=seed, model_dir=own_dir)
@@ -152,7 +152,7 @@ def _check_alike(model_dir: str, config: Config) -> None:
     aside = {*COMPUTING, "lottery_checkpoint_iters"}
     if changed := [text for text in changed_options(config_at(model_dir), config) if text.split()[0] not in aside]:
         got = f"one begun with other options: {', '.join(changed)}"
-        raise UserError(f"Training {model_dir}", got, "the options of the training to be pruned", _ELSEWHERE)
+        raise UserError(f"Run {model_dir}", got, "the options of the run to be pruned", _ELSEWHERE)
 
 
 def _run_unpruned(unpruned: Unpruned, experiment: Experiment) -> Outcome:
@@ -161,7 +161,7 @@ def _run_unpruned(unpruned: Unpruned, experiment: Experiment) -> Outcome:
     if hosts.from_first(lambda: folders.steps_of_run(model_dir)[-1:] >= [unpruned.rewind_step]):
         _check_rewind_step(unpruned, experiment)  # before training on, which would not write this checkpoint
     if not hosts.from_first(lambda: is_done(model_dir, unpruned.last_step)):
-        log.info("The training to be pruned, seed %d: in %s", seed, model_dir)
+        log.info("The run to be pruned, seed %d: in %s", seed, model_dir)
         train(unpruned.config)
         hosts.wait_for_all()
     _check_rewind_step(unpruned, experiment)
@@ -187,7 +187,7 @@ def _rewind_step(config: Config, last_step: int, experiment: Experiment) -> int:
     name, length = next(iter(given.items()), ("rewind_to", None))
     if given and all(RETRAININGS[retrain].step == "first" for retrain in experiment.retrains()):
         got = f"{length} with retrain {experiment.retrain}"
-        raise UserError(name, got, "a re-training that does not begin at step 0", f"Leave {name} out.")
+        raise UserError(name, got, "retraining that does not begin at step 0", f"Leave {name} out.")
     if length is None:
         step = last_step // 10
     elif name == "retrain_epochs":
@@ -195,5 +195,5 @@ def _rewind_step(config: Config, last_step: int, experiment: Experiment) -> int:
     else:
         step = steps_of(config, name, length)
     if not 0 <= step < last_step:
-        raise UserError(name, f"step {step}", f"one of the {last_step} steps of the training", "Change the value.")
+        raise UserError(name, f"step {step}", f"one of the {last_step} steps of the run", "Change the value.")
     return step

@@ -28,4 +28,4 @@ def set_aside(model_dir: str, *, also: Collection[str] = ()) -> None:
     # checkpoints last: while they are still here, the move is incomplete
     for name in [*sorted(written), CHECKPOINTS]:
         storage.move(storage.join(model_dir, name), storage.join(folder, name))
-    log.warning("The training that was in %s was moved to %s.", model_dir, folder)
+    log.warning("The run that was in %s was moved to %s.", model_dir, folder)

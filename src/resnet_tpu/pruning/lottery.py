@@ -97,7 +97,7 @@ def _begin(config: Config, named: str | None) -> None:
         description["begun_at"] = named
     is_there = not flags.lottery_force_reprune and _is_begun(model_dir, description, anywhere=named is None)
     if is_there and (masks is None or _has_masks(model_dir, network, masks)):
-        log.info("%s already holds this training: continuing it.", model_dir)
+        log.info("%s already holds this run: continuing it.", model_dir)
         hosts.wait_for_all()  # until every process has read the file that names the start
     else:
         start = existing or _reset(config, network)
@@ -164,8 +164,8 @@ def _description(config: Config) -> dict[str, Any]:
         path: str = getattr(flags, name)
         description[name] = storage.absolute(find_named(path)) if path not in ("", REINITIALIZE) else path
         if description[name].startswith(run_folder):
-            do = "Give another model_dir: the contents of this one are set aside for a new training."
-            raise UserError(name, f"{path}, which is in model_dir itself", "a checkpoint of another training", do)
+            do = "Give another model_dir: the contents of this one are set aside for a new run."
+            raise UserError(name, f"{path}, which is in model_dir itself", "a checkpoint of another run", do)
     return description
 
 
@@ -186,7 +186,7 @@ def _is_begun(model_dir: str, description: Mapping[str, Any], *, anywhere: bool)
         if recorded.get(name) != description[name]
     ]
     if changed:
-        log.warning("This training differs from the one in %s: %s", model_dir, ", ".join(changed))
+        log.warning("This run differs from the one in %s: %s", model_dir, ", ".join(changed))
     return not changed
 
 

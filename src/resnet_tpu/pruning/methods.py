@@ -49,7 +49,7 @@ FAMILIES = {
     "prune_global_P_fc": Family(
         "share",
         lambda percent, _: partial(prune_remaining, percent=percent, score=absolute, parts=_WITH_FC),
-        "the same, and in layers called fc",
+        "the same, but also in layers called fc",
     ),
     "prune_to_global_P": Family(
         "sparsity",
@@ -59,12 +59,12 @@ FAMILIES = {
     "zprune_all_to_global_P": Family(
         "density",
         lambda percent, _: partial(prune_to_sparsity, percent=100 - percent, score=standardized, parts=_ALL),
-        "as prune_all_to_global, but ranks by how many standard deviations |w| is from its mean",
+        "like prune_all_to_global, but ranks weights by how many standard deviations |w| is from its mean",
     ),
     "zprune_global_P": Family(
         "share",
         lambda percent, _: partial(prune_remaining, percent=percent, score=standardized, parts=_CONVOLUTIONS),
-        "as prune_global, but ranks by that distance",
+        "like prune_global, but ranks by that distance",
     ),
     "zprune_global_P_fc": Family(
         "share",

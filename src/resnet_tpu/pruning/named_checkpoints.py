@@ -52,7 +52,7 @@ def named_start(model_dir: str) -> str | None:
     try:
         checkpoint = find_named(storage.join(model_dir, name))
     except UserError:
-        do = f"Copy {name}* of the earlier training there too, or delete this file."
+        do = f"Copy {name}* of the earlier run there too, or delete this file."
         raise UserError(f"File {state}", path, f"the name of a checkpoint in {model_dir}", do) from None
     steps = folders.steps_of_run(model_dir)
     return None if steps and checkpoint == reading.find(model_dir) else checkpoint

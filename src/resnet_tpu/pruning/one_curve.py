@@ -43,7 +43,7 @@ def _check_seeds(outcomes: Sequence[Outcome], pruned: Sequence[Outcome]) -> None
         runs = " and ".join(f"{run.model_dir} (step {run.step}, {run.top_1_accuracy:.2%})" for run in (other, outcome))
         got = f"two unpruned networks of seed {outcome.seed}: {runs}"
         if other.step != outcome.step:
-            raise UserError("Experiments", got, "one training of each seed", _SAME_BUT_SEEDS)
+            raise UserError("Experiments", got, "one run of each seed", _SAME_BUT_SEEDS)
         if other.top_1_accuracy != outcome.top_1_accuracy:  # for example, if another processor trained it again
             log.warning("There are %s. Changes are relative to the first.", got)
     if lacking := sorted({outcome.seed for outcome in pruned} - {*unpruned}):
@@ -54,7 +54,7 @@ def _check_seeds(outcomes: Sequence[Outcome], pruned: Sequence[Outcome]) -> None
         for outcome in group:
             if (other := by_seed.setdefault(outcome.seed, outcome.model_dir)) != outcome.model_dir:
                 got = f"two of seed {outcome.seed}: {other} and {outcome.model_dir}"
-                raise UserError("Experiments", got, "one re-training of each seed at a level", _SAME_BUT_SEEDS)
+                raise UserError("Experiments", got, "one retraining of each seed at a level", _SAME_BUT_SEEDS)
 
 
 def _check_rewinding(pruned: Sequence[Outcome]) -> None:
@@ -68,7 +68,7 @@ def _check_rewinding(pruned: Sequence[Outcome]) -> None:
             other, where = found.setdefault((outcome.retrain, name), (value, outcome.model_dir))
             if other != value:
                 got = f"{outcome.retrain} with {name} {other} in {where} and {value} in {outcome.model_dir}"
-                raise UserError("Experiments", got, "one way of re-training", _SAME_BUT_SEEDS)
+                raise UserError("Experiments", got, "one way of retraining", _SAME_BUT_SEEDS)
 
 
 def _kind_of(outcome: Outcome) -> str:

@@ -23,7 +23,7 @@ than the first run did."""
 
 @dataclass(frozen=True)
 class Experiment:
-    """How to prune a trained network, and how to train it again; see `levels.plan_levels` for the first four.
+    """How to prune a trained network, and how to retrain it; see `levels.plan_levels` for the first four.
 
     Raises UserError for a value of the wrong kind or out of range.
     """
@@ -35,26 +35,26 @@ class Experiment:
     )
     density: str = option(
         "",
-        "Percentage to keep of the weights that the method prunes, such as 20; or several, 80,64,51.2: each pruned "
-        "from the unpruned network.",
+        "Percentage of weights to keep, such as 20, among those that the method prunes; or several, such as "
+        "80,64,51.2, each pruned from the unpruned network.",
     )
     levels: int | None = option(
         None,
-        "Number of levels of iterative pruning: each prunes the re-trained network of the level before.",
+        "Number of levels of iterative pruning: each prunes the retrained network of the previous level.",
         at_least=1,
     )
     rate: float | None = option(
         None, f"Fraction of the remaining weights that each level removes. Default: {DEFAULT_RATE}.", at_least=0
     )
-    retrain: str = option("lr_rewinding", f"How to re-train: one or more of {', '.join(RETRAININGS)}.")
+    retrain: str = option("lr_rewinding", f"How to retrain: one or more of {', '.join(RETRAININGS)}.")
     rewind_to: Length | None = option(
         None,
-        "Where re-training goes back to, in steps or epochs such as 9epochs. Default: after a tenth of the training.",
+        "Where retraining goes back to, in steps or epochs such as 9epochs. Default: after a tenth of the run.",
         at_least=0,
     )
     retrain_epochs: float | None = option(
         None,
-        "Instead of rewind_to: length of the re-training in epochs, counted from the end of the training.",
+        "Instead of rewind_to: length of retraining in epochs, counted back from the end of the run.",
         at_least=0,
     )
     seeds: str = option("", "Repeat with networks of these seeds, such as 0,1,2. Default: the seed of MODEL_DIR.")

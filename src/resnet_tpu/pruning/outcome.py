@@ -60,7 +60,7 @@ def read_outcome(phase: PhaseName) -> Outcome:
     accuracy = evaluation_at(model_dir, step).get("top_1_accuracy")
     if accuracy is None:
         do = f"Evaluate it: resnet-tpu eval {shlex.quote(model_dir)}"
-        raise UserError(f"Training {model_dir}", f"no evaluation at step {step}", "one in its metrics.jsonl", do)
+        raise UserError(f"Run {model_dir}", f"no evaluation at step {step}", "one in its metrics.jsonl", do)
     return Outcome(
         *phase,
         density=size.density,
@@ -89,7 +89,7 @@ def read_outcomes(output_dirs: Sequence[str]) -> list[Outcome]:
             run_dir = _find(phase.model_dir, output_dir)
             if (last_step := folders.steps_of_run(run_dir)[-1]) != step:
                 do = "Run the same `prune` again, or delete the later checkpoints."
-                raise UserError(f"Training {run_dir}", f"step {last_step}", f"step {step}, as in {path}", do)
+                raise UserError(f"Run {run_dir}", f"step {last_step}", f"step {step}, as in {path}", do)
             if (folder := storage.absolute(run_dir)) not in outcomes:
                 outcomes[folder] = read_outcome(phase._replace(model_dir=run_dir))
     return list(outcomes.values())
@@ -112,7 +112,7 @@ def _find(model_dir: str, output_dir: str) -> str:
     for path in (copied, model_dir):
         if folders.steps_of_run(path):
             return path
-    do = "Run --combine where `prune` ran, or copy the training to that path."
+    do = "Run --combine where `prune` ran, or copy the run to that path."
     raise UserError(storage.join(output_dir, PHASES), f"{model_dir}, which has no checkpoint here", "its training", do)
 
 

@@ -135,7 +135,7 @@ class Phase:
         if RETRAININGS[self.retrain].low_rate and last < _LOW * before:
             log.warning(
                 "%s trains at the last learning rate, %.1e, and will hardly change the weights: at step %d it was "
-                "%.1e. A training with learning_rate_schedule=step ends with a higher one.",
+                "%.1e. A run with learning_rate_schedule=step ends with a higher one.",
                 self.retrain, last, step, before,
             )  # fmt: skip
 

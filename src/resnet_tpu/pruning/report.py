@@ -82,7 +82,7 @@ def _sizes(rows: Sequence[Row]) -> Table:
 
 def _table(title: str, rows: Sequence[Row], columns: Sequence[str], cells: Sequence[Sequence[str]]) -> Table:
     """A table with a line for each row: its way of retraining, its density, and its cells."""
-    table = Table("re-training", "density", *columns, title=title)
+    table = Table("retraining", "density", *columns, title=title)
     for column in table.columns:
         column.no_wrap = True
     for column in table.columns[1:]:

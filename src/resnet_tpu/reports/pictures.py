@@ -52,7 +52,7 @@ def draw_confusion(matrix: np.ndarray, class_names: Sequence[str]) -> Picture:
     if is_small:
         _write_counts(axes, matrix, fractions)
     total, right = int(matrix.sum()), int(np.trace(matrix))
-    axes.set_title(f"{right:,} of {total:,} images right ({right / max(total, 1):.1%})")
+    axes.set_title(f"{right:,} of {total:,} images correct ({right / max(total, 1):.1%})")
     return figure
 
 

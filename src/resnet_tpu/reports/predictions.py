@@ -43,13 +43,15 @@ class Predictions:
         shape = (len(self.names), len(self.class_names))
         if self.probabilities.shape != shape:
             got = f"probabilities of shape {list(self.probabilities.shape)}"
-            raise UserError("Predictions", got, f"{list(shape)} for the images and class names", "Give all of one run.")
+            raise UserError(
+                "Predictions", got, f"{list(shape)} for the images and class names", "Give all from one run."
+            )
         labels = self.labels
         if labels is None:
             return
         if labels.shape != shape[:1]:
             got = f"labels of shape {list(labels.shape)}"
-            raise UserError("Predictions", got, f"[{shape[0]}], one per image", "Give all of one run.")
+            raise UserError("Predictions", got, f"[{shape[0]}], one per image", "Give all from one run.")
         if labels.size and (labels.min() < UNKNOWN or labels.max() >= shape[1]):
             got = f"labels from {labels.min()} to {labels.max()}"
             raise UserError(

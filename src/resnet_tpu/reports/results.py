@@ -91,7 +91,7 @@ def _results_of(model_dir: str, metric: str, split: MetricsSplit) -> list[Result
         command = f"resnet-tpu eval {shlex.quote(model_dir)}"
         do = f"Evaluate the run first: {command}" if split == "eval" else "Check the path."
         if storage.exists(storage.join(model_dir, "phases.csv")):  # an experiment of `prune`
-            do = "Its results are in results.csv and phases.csv there; or name the folder of one of its trainings."
+            do = "Its results are in results.csv and phases.csv there; or name the folder of one of its runs."
         raise UserError(f"Results of {model_dir}", f"no event files with values in {path}", "at least one", do)
     by_step = {scalar.step: scalar.value for scalar in scalars if scalar.tag == metric}
     if not by_step:

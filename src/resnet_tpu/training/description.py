@@ -44,7 +44,7 @@ def note_on_epochs(config: Config, step: int, total: int, position: int) -> str:
 
 def describe_end(model_dir: str, step: int, total: int) -> str:
     """A line on a run at `step` whose last step is `total`, so that there is nothing to train."""
-    advice = "Raise train_steps to go on, or give another model_dir."
+    advice = "Raise train_steps to continue, or give another model_dir."
     return f"Nothing to train: {model_dir} is at step {step} of {total}. {advice}"
 
 

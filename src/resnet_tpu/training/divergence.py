@@ -32,7 +32,7 @@ def advice(step: int, kept: Sequence[int]) -> str:
     good = [one for one in kept if one < step]
     last = f"The last good checkpoint is step {good[-1]}." if good else "There is no good checkpoint yet."
     if len(good) < len(kept):
-        last += " To go on from it, delete the later ones." if good else " Delete the ones that exist."
+        last += " To continue from it, delete the later ones." if good else " Delete the ones that exist."
     return f"{last} Lower base_learning_rate, warm up for longer, or use precision=float32."
 
 

@@ -214,7 +214,7 @@ class Trainer:
                 reports.start_clock(run.step)
         self.checkpoints.wait()
         if is_stopping and run.step < lengths.total and run.step in self.checkpoints.steps():
-            log.info("Stopped at step %d, which is saved. Start the same training again to go on.", run.step)
+            log.info("Stopped at step %d, which is saved. Start the same run again to continue.", run.step)
 
     @functools.cached_property
     def lengths(self) -> Lengths:

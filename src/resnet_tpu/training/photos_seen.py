@@ -55,7 +55,7 @@ def warn_of_training_photos(model_dir: str, source: Source, split: Split) -> Non
     if number := sum(name in seen for name in source.names):
         log.warning(
             "The run was trained on %d of these %d %s photos, so the accuracy will be too high: photos were added to "
-            "%s or removed since, and all were split anew. To keep splits, `prepare` the photos before training, "
+            "%s or removed since, and all were split again. To keep splits, `prepare` the photos before training, "
             "or move them to train/, validation/ and test/.",
             number, len(source), split, source.location,
         )  # fmt: skip

@@ -130,7 +130,7 @@ def _read_original(network: Network, config: OptimizerConfig, prefix: str) -> Ar
     restored, slots = tf1.from_tf1(network, variables), contents(variables).optimizer
     if slots and (slots in LARS) != config.enable_lars:
         kinds = {True: "those of LARS (enable_lars=true)", False: "those of momentum (enable_lars=false)"}
-        do = "Set enable_lars as that training did, or start another one from its weights with --init_from."
+        do = "Set enable_lars as that run did, or start another one from its weights with --init_from."
         raise UserError(f"Optimizer slots of {prefix}", kinds[not config.enable_lars], kinds[config.enable_lars], do)
     return restored
 

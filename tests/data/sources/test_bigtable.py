@@ -295,7 +295,7 @@ def test_damaged_rows_are_named(server: Any, encoded: list[bytes]) -> None:
     server.make_table("t").drop(b"train_0000000004")
     for i, message in (
         (1, (f"Row train_0000000001 of {name}: got a row with tfexample:other only, expected an example in "
-             "tfexample:example. Write the table again, or pass --skip_bad_records to count such rows and go on.")),
+             "tfexample:example. Write the table again, or pass --skip_bad_records to count such rows and continue.")),
         (2, f"Row train_0000000002 of {name}: got 2 bytes of another kind, expected a tf.train.Example. Write"),
         (4, f"Row train_0000000004 of {name}: got no such row, expected an example in tfexample:example."),
     ):  # fmt: skip

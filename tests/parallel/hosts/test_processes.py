@@ -276,7 +276,7 @@ def test_an_error_in_one_process_ends_all(started: Started, tmp_path: Path, fail
     with started(tmp_path, {failing: nowhere, 1 - failing: there}) as processes:
         results = {int(process.log.name[7]): process.end() for process in processes}
     assert [code for code, _ in results.values()] == [2, 2], results
-    assert f"Process {failing} of 2 stopped, and so does this one. data_dir: got" in results[1 - failing][1]
+    assert f"Process {failing} of 2 stopped, so this one stops too. data_dir: got" in results[1 - failing][1]
     assert "data_dir: got" in results[failing][1]
 
 

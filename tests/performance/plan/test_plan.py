@@ -134,7 +134,7 @@ def test_mistakes_are_named_before_anything_is_compiled(
         ("--topology=v5e:2x3",): "expected one of v5e:1x1",
         ("--topology=v9:2x2",): "a slice of v2, v3",
         (): "Give --topology=v5e:2x4",
-        ("--recipe=resnetrs50_i160",): "recipe resnetrs50_i160 is for no slice in particular",
+        ("--recipe=resnetrs50_i160",): "recipe resnetrs50_i160 is not for a particular slice",
         ("--topology=h200:3",): "Did you mean h200:",
         ("--topology=h100:8", "--train_batch_size=1001"): "a multiple of the 8 devices",
         ("--topology=v5e:2x2", "--price_per_chip_hour=much"): "Write 1.20 or",

@@ -168,7 +168,7 @@ def test_unfinished_request_gets_an_answer_when_the_server_stops(
         assert {b"connection: close", b"retry-after: 1"} <= {*answer.split(b"\r\n")}
         assert json.loads(body)["error"].startswith("Server: got a request that it has no time to answer")
         assert server.process.wait(60) == 0
-        assert server.log.read_text().endswith("Stopping: requests in progress that are answered 503: 1\nStopped.\n")
+        assert server.log.read_text().endswith("Stopping: requests in progress answered with 503: 1\nStopped.\n")
         assert "Traceback" not in server.log.read_text()
 
 

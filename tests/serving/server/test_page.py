@@ -165,8 +165,10 @@ def test_a_drop_that_brings_no_file_is_answered(visit: Callable[..., Visit], eve
     seen.page.locator("#filter input").evaluate(give)  # text that is pasted there
     expect(hint).to_contain_text("or drop them anywhere")
     seen.page.locator("body").evaluate(give)
-    expect(hint).to_have_text("Your browser passed on no file. Choose photos with the button.")
-    expect(seen.page.locator("#said p")).to_have_text("Your browser passed on no file. Choose photos with the button.")
+    expect(hint).to_have_text("Your browser did not pass on a file. Choose photos with the button.")
+    expect(seen.page.locator("#said p")).to_have_text(
+        "Your browser did not pass on a file. Choose photos with the button."
+    )
 
 
 @pytest.mark.long
@@ -300,7 +302,7 @@ def test_on_a_phone_nothing_is_wider_than_the_screen(visit: Callable[..., Visit]
 @pytest.mark.long
 def test_on_a_phone_the_interface_is_not_wider_than_the_screen(visit: Callable[..., Visit]) -> None:
     seen = visit(phone=True)
-    seen.page.get_by_role("link", name="How programs ask it").tap()
+    seen.page.get_by_role("link", name="How programs can use it").tap()
     expect(seen.page.get_by_role("heading", level=1)).to_have_text(re.compile("resnet_tpu"))
     for block in seen.page.locator("summary").all():
         block.tap()
@@ -441,7 +443,7 @@ def test_a_model_that_is_gone_is_looked_for_again(
     seen.page.reload()
     seen.add(photo)
     error = seen.answer(photo.name).locator(".error")
-    expect(error).to_contain_text("The server has other models now.")
+    expect(error).to_contain_text("The server's models have changed.")
     error.get_by_role("button", name="Try again").click()
     assert shown(seen.answer(photo.name)) == photos[photo]
 
@@ -457,7 +459,9 @@ def test_page_explains_what_refused_a_large_file(visit: Callable[..., Visit], ph
     seen.page.route("**/*:classify", lambda route: route.fulfill(status=413, body="<html>nginx</html>"))
     seen.add(photo)
     error = seen.answer(photo.name).locator(".error")
-    expect(error).to_have_text(re.compile(r"^This file is too large. *A proxy before the server refuses its 0.\d MB.$"))
+    expect(error).to_have_text(
+        re.compile(r"^This file is too large. *A proxy in front of the server refuses 0.\d MB.$")
+    )
 
 
 @pytest.mark.long
@@ -469,20 +473,20 @@ def test_a_server_that_is_gone_and_a_photo_that_is_too_large(
     seen = visit()
     seen.add(large)
     expect(seen.answer(large.name).locator(".error")).to_have_text(
-        re.compile("This file is too large. *It has 0.2 MB. The server takes up to 0.1 MB.")
+        re.compile("This file is too large. *It is 0.2 MB. The server accepts up to 0.1 MB.")
     )
     slightly = tmp_path / "slightly.jpg"
     slightly.write_bytes(bytes(100_001))
     seen.add(slightly)
     expect(seen.answer(slightly.name).locator(".error")).to_contain_text(
-        "It has 0.1 MB, a little more than the server takes."
+        "It is 0.1 MB, slightly more than the server accepts."
     )
     assert [url for method, url in seen.requests if method == "POST"] == []
     nearly = tmp_path / "nearly.jpg"
     nearly.write_bytes(bytes(99_950))  # too much with the form around it
     seen.add(nearly)
     expect(seen.answer(nearly.name).locator(".error")).to_contain_text(
-        "It has 0.1 MB, a little more than the server takes."
+        "It is 0.1 MB, slightly more than the server accepts."
     )
     seen.context.set_offline(True)
     seen.add(photo)

@@ -133,7 +133,7 @@ def test_noise_that_only_some_draws_have_is_looked_for(monkeypatch: pytest.Monke
     monkeypatch.setattr(Reference, "_gradients", lambda *_: [np.float32(1 + far) for far in next(rare)])
     reference = Reference(CONFIG, CPU)
     assert reference.why_not([2e-3] * 3) == ""
-    assert "differs from plain by 0.004, where rounding alone makes 0.001" in reference.why_not([4e-3] * 3)
+    assert "differs from plain by 0.004, where rounding alone gives 0.001" in reference.why_not([4e-3] * 3)
 
 
 def test_the_choice_is_remembered_for_the_same_step_alone(

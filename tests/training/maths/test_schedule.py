@@ -186,10 +186,10 @@ def test_constant() -> None:
         ({"learning_rate_schedule": "cosine", "warmup_steps": "2epochs"}, ""),
         (
             {"learning_rate_schedule": "cosine", "warmup_steps": 90},
-            "The warm-up of 90 steps is as long as the training",
+            "The warm-up of 90 steps is as long as the run",
         ),
         ({}, ""),
-        ({"train_batch_size": 300}, "after 30 % of the training, not after 8/9. As it counts whole batches"),
+        ({"train_batch_size": 300}, "after 30 % of the run, not after 8/9. As it counts whole batches"),
         ({"train_batch_size": 80}, "for the last time never, not after 8/9. .* give learning_rate_epochs=72"),
         ({"train_batch_size": 80, "learning_rate_epochs": 72}, ""),
         *(({"train_steps": steps}, "") for steps in ("1epochs", "3epochs", "5epochs", "10epochs")),

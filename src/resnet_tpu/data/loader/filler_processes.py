@@ -28,7 +28,7 @@ class FillerProcesses:
             connection.send((chunk, slot.number))
             outcome = connection.recv()
         except (EOFError, OSError):
-            do = "Start again: training goes on from its last checkpoint. If memory is short, lower num_parallel_calls."
+            do = "Start again: training resumes from its last checkpoint. If memory is short, lower num_parallel_calls."
             got = "a worker process that was killed or crashed"
             raise UserError("Decoding images", got, "all of them to keep running", do) from None
         finally:

@@ -21,7 +21,7 @@ from resnet_tpu.data.pixels.pillow import open_image, to_rgb
 from resnet_tpu.errors import UserError, first_line
 
 _FORMATS = "a whole JPEG, PNG, BMP, GIF, WebP or TIFF image"
-OR_SKIP = "or pass --skip_bad_records to go on without it"
+OR_SKIP = "or pass --skip_bad_records to continue without it"
 """The end of the advice on an image that cannot be read. It names a command-line option."""
 
 _DO = f"Replace or remove it, {OR_SKIP}."

@@ -26,15 +26,16 @@ class PrepareOptions:
     )
     train_shards: int | None = option(
         None,
-        "Files of training records. Default: one per 100 MB, or one per 128 images up to 16 if that is more.",
+        "Number of files with training records. Default: one per 100 MB, or one per 128 images up to 16 if that is "
+        "more.",
         at_least=1,
         at_most=_MOST_SHARDS,
     )
     validation_shards: int | None = option(
-        None, "Files of validation records. Default: as above.", at_least=1, at_most=_MOST_SHARDS
+        None, "Number of files with validation records. Default: as above.", at_least=1, at_most=_MOST_SHARDS
     )
     test_shards: int | None = option(
-        None, "Files of test records. Default: as above.", at_least=1, at_most=_MOST_SHARDS
+        None, "Number of files with test records. Default: as above.", at_least=1, at_most=_MOST_SHARDS
     )
     max_side: int | None = option(
         None, "Shrink photos whose longer side has more pixels than this. Default: never.", at_least=1
@@ -55,7 +56,7 @@ class PrepareOptions:
         "columns and rows. Default: 4:2:0, and 4:4:4 below 128 pixels.",
     )
     recompress: bool = option(
-        False, "Encode all photos again, with quality and subsampling, where that makes the file smaller."
+        False, "Re-encode all photos, with quality and subsampling, where that makes the file smaller."
     )
     bounding_boxes: FilePath = option(
         "",

@@ -25,7 +25,7 @@ OVERHEAD = HEADER.size + CHECKSUM.size
 """Bytes of a record besides its payload."""
 
 _SEARCHED_BYTES = 1 << 20  # at a time, for the next header
-_DO = "Write the file again, or pass --skip_bad_records to count damaged records and go on."
+_DO = "Write the file again, or pass --skip_bad_records to count damaged records and continue."
 
 
 class RecordError(UserError):

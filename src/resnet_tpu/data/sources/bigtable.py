@@ -22,7 +22,7 @@ class RowError(RecordError):
     def __init__(self, table: str, key: str, record: int, got: str, expected: str) -> None:
         self.key = key
         super().__init__(table, record, 0, got, expected)
-        do = "Write the table again, or pass --skip_bad_records to count such rows and go on."
+        do = "Write the table again, or pass --skip_bad_records to count such rows and continue."
         UserError.__init__(self, f"Row {key} of {table}", got, expected, do)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -44,7 +44,7 @@ class BigtableSource:
         about = self._rows.read_about()
         if about and not about.finished:
             got = f"what an interrupted `prepare` left behind: {about.done} of {about.num_records} {split} rows"
-            do = "Run the same `resnet-tpu prepare` again; it goes on where it stopped."
+            do = "Run the same `resnet-tpu prepare` again; it continues where it stopped."
             raise UserError(self._rows.name, got, "a finished data set", do)
         self._keys: list[bytes] | None = None  # only if they are not those of rows 0, 1, 2 ...
         if about:

@@ -126,7 +126,7 @@ def check_shards(data_dir: str, split: Split, names: Sequence[str]) -> None:
     """Raises UserError unless these names in a folder are those of a finished data set that has the split."""
     what, shards = f"data_dir {data_dir}", shards_in(names)
     if STATE_FOLDER in names and MANIFEST not in names:
-        do = f"Run the same `resnet-tpu prepare` again; it goes on where it stopped. Or delete {STATE_FOLDER}/ in it."
+        do = f"Run the same `resnet-tpu prepare` again; it continues where it stopped. Or delete {STATE_FOLDER}/ in it."
         raise UserError(what, "what an interrupted `prepare` left behind", "a finished data set", do)
     manifest = read_manifest(data_dir)
     listed = manifest.splits[split].files if manifest and split in manifest.splits else ()

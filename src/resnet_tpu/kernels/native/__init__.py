@@ -62,7 +62,7 @@ def load() -> frozenset[str]:
 def has_convolution(before: tuple[int, ...], after: tuple[int, ...], size: int, stride: int, dtype: str) -> bool:
     """Whether oneDNN has the convolution [n, h, w, in] -> [n', h', w', out] with its gradients; logs it if not."""
     if dtype not in load():
-        raise RuntimeError(f"the library in C is not here for {dtype}")
+        raise RuntimeError(f"the library in C is not available for {dtype}")
     library = ctypes.CDLL(str(LIBRARY))
     asked = (*before, *after, size, stride, padding_before(size), _DATA_TYPES[dtype])
     # the number of threads decides how many images a call gets, from one to all of them

@@ -12,10 +12,10 @@ class MeasureOptions:
     """What to measure, for how long, and what to do with the figures."""
 
     rounds: int = option(5, "Alternating rounds, each with one run of every program. Figures are medians.", at_least=1)
-    seconds: float = option(5.0, "About how long a run is timed for, after it has warmed up.", at_least=0)
+    seconds: float = option(5.0, "Roughly how long each run is timed for, after it has warmed up.", at_least=0)
     format: Format = option("table", "How to print the figures.")
-    output: FilePath = option("", "Also write them into this JSON file, with machine, versions and command.")
-    picture: FilePath = option("", "Also draw them into this PNG file.")
+    output: FilePath = option("", "Also write the figures to this JSON file, with machine, versions and command.")
+    picture: FilePath = option("", "Also draw the figures to this PNG file.")
 
     def check_files(self) -> None:
         """Raises UserError for files that cannot be written."""

@@ -41,7 +41,7 @@ class StepBenchOptions(MeasureOptions):
     """How `bench step` measures."""
 
     warmup: int = option(4, "Steps before the measured ones.", at_least=1)
-    steps: int = option(12, "Measured steps of a run, at least: `seconds` may ask for more.", at_least=1)
+    steps: int = option(12, "Least number of measured steps in a run: `seconds` may ask for more.", at_least=1)
     precisions: str = option(",".join(PRECISIONS), f"Measure in: {', '.join(PRECISIONS)}.")
     peers: str = option(
         "", f"Compare with: {', '.join(name for name in PROGRAMS if name != OURS)}. Default: all installed."

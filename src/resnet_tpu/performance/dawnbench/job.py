@@ -145,7 +145,7 @@ def _evaluation(config: Config, last_step: int) -> Iterator[None]:
         return
     if hosts.process_group() is not None:
         got = f"train_and_eval in {jax.process_count()} processes"
-        do = "Run --mode=train on all of them, and --mode=eval on one machine beside them or afterwards."
+        do = "Run --mode=train on all of them, and --mode=eval on one machine at the same time or afterwards."
         raise UserError("mode", got, "train or eval", do)
     backend = jax.default_backend()
     if backend == "tpu":  # only one process can use it

@@ -95,7 +95,7 @@ def started_at(model_dir: str) -> float:
     with contextlib.suppress(ValueError):
         if math.isfinite(seconds := float(text)):
             return seconds
-    do = "Write the time at which the training began into it, or choose another model_dir."
+    do = "Write into it the time at which training began, or choose another model_dir."
     raise UserError(path, repr(text[:80]), "a time in unix seconds", do)
 
 

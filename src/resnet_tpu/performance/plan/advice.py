@@ -42,7 +42,7 @@ def advise(plan: Plan) -> list[str]:
 def _feed(host: Host, wanted: float) -> str:
     """Advice that brings a host's images/s up to `wanted`."""
     given = host.most_images_per_sec
-    gap = f"A host gives {given:,.0f} images/s of the {wanted:,.0f} that its chips take: {host.limit} is the limit."
+    gap = f"A host gives {given:,.0f} of the {wanted:,.0f} images/s that its chips take: {host.limit} is the limit."
     for way, (speed, size) in _SMALLER.items():
         smaller = dataclasses.replace(host, images_per_sec=speed * host.images_per_sec, image_kb=size * host.image_kb)
         if (given := smaller.most_images_per_sec) >= wanted:

@@ -92,7 +92,7 @@ class Plan:
 
     @property
     def input_wait(self) -> float | None:
-        """The fraction of a training in which the devices wait for images; None if the host's speed is not known."""
+        """The fraction of training time in which the devices wait for images; None if the host's speed is not known."""
         if not (self.train and self.train.time and self.host):
             return None
         return 1 - self.train.time.total / self._seconds(self.train)

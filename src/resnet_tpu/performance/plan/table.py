@@ -17,7 +17,7 @@ from resnet_tpu.performance.plan.plan import Plan, Step
 
 LABEL = "compiler estimate"
 BOUND = "estimated bound: no step is faster"
-_NOT_COUNTED = "checkpoints, compiling and the start of the slice"
+_NOT_COUNTED = "checkpoints, compiling and starting the slice"
 
 
 def render(plans: Sequence[Plan], *, top: int) -> RenderableType:

@@ -36,7 +36,7 @@ class Topology:
 
     @property
     def cores(self) -> int:
-        """How many cores, by which Google Cloud names the slice: v4-8 has 8 in 4 chips."""
+        """The number of cores, after which Google Cloud names the slice: v4-8 has 8 in 4 chips."""
         return self.chips * self.generation.cores
 
     @property

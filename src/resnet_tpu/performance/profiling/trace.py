@@ -13,7 +13,7 @@ from resnet_tpu.training.profiler import FOLDER
 
 _SUFFIX = ".xplane.pb"
 _STEP, _INPUT_WAIT, _DEVICE_WAIT = "train", "input_wait", "device_wait"  # annotations of `training.dispatcher`
-_DO = "Make one with `resnet-tpu profile train`, or --profile_every_n_steps in a training."
+_DO = "Make one with `resnet-tpu profile train`, or train with --profile_every_n_steps."
 
 
 class Span(NamedTuple):
@@ -85,7 +85,7 @@ def read_trace(path: str) -> Trace:
     if not devices:
         devices = {plane.name: _host_lanes(plane) for plane in planes if plane.name == "/host:CPU"}
     if not marks[_STEP]:
-        raise UserError("Trace", f"{path}, without a training step", "the trace of a training", _DO)
+        raise UserError("Trace", f"{path}, without a training step", "a trace of training steps", _DO)
     steps, input_waits, device_waits = (tuple(sorted(marks[name])) for name in (_STEP, _INPUT_WAIT, _DEVICE_WAIT))
     return Trace(steps, input_waits, device_waits, devices)
 

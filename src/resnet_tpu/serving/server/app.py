@@ -55,7 +55,7 @@ def make_app(models: Mapping[str, Model], loader: Loader, readiness: Readiness) 
         title="resnet_tpu",
         version=__version__,
         description="Names the classes of images. The routes under /v1/models are those of TensorFlow Serving. "
-        "Every route for GET also takes HEAD.",
+        "Every GET route also takes HEAD.",
         docs_url=None,
         redoc_url=None,
         openapi_url=None,  # a route like the others, so that it is counted like them
@@ -76,7 +76,7 @@ def make_app(models: Mapping[str, Model], loader: Loader, readiness: Readiness) 
 def _add_predictions(app: FastAPI, service: Service) -> None:
     @app.post("/v1/models/{name:part}:predict", **openapi.predict_route())
     async def predict(request: Request, name: str) -> Response:
-        """Probabilities for image files in base64, as TensorFlow Serving's Predict API."""
+        """Probabilities for image files in base64, as in TensorFlow Serving's Predict API."""
         return await service.predict(request, name)
 
     @app.post("/v1/models/{name:part}/versions/{version:part}:predict", **openapi.predict_route())
@@ -86,7 +86,7 @@ def _add_predictions(app: FastAPI, service: Service) -> None:
 
     @app.post("/v1/models/{name:part}:classify", **openapi.classify_route())
     async def classify(request: Request, name: str, top_k: TopK = 5) -> Response:
-        """The most probable classes, by name, of uploaded files; a file that is not an image has an error instead."""
+        """The most probable classes, by name, of uploaded files; a file that is not an image gets an error instead."""
         return await service.classify(request, name, top_k=top_k)
 
     @app.post("/v1/models/{name:part}/versions/{version:part}:classify", **openapi.classify_route())
@@ -116,7 +116,7 @@ def _add_models(app: FastAPI, service: Service) -> None:
 
     @app.get("/v1/models/{name:part}", responses=openapi.status_answer())
     async def status(name: str) -> Response:
-        """The version that is served, as TensorFlow Serving's Model status API."""
+        """The version that is served, as in TensorFlow Serving's Model status API."""
         return json_response(model_status(service.find(name, None).bundle.version))
 
     @app.get("/v1/models/{name:part}/versions/{version:part}", responses=openapi.status_answer())
@@ -126,7 +126,7 @@ def _add_models(app: FastAPI, service: Service) -> None:
 
     @app.get("/v1/models/{name:part}/metadata", responses=openapi.metadata_answer())
     async def metadata_latest(name: str) -> Response:
-        """Signatures as TensorFlow Serving's Model Metadata API, and the model card."""
+        """Signatures as in TensorFlow Serving's Model Metadata API, and the model card."""
         return metadata(name)
 
     @app.get("/v1/models/{name:part}/versions/{version:part}/metadata", responses=openapi.metadata_answer())
@@ -156,7 +156,7 @@ def _add_operation(app: FastAPI, metrics: Metrics, readiness: Readiness) -> None
 
     @app.get("/metrics", response_class=PlainTextResponse)
     async def read_metrics() -> Response:
-        """Counters and histograms in the format of Prometheus."""
+        """Counters and histograms in Prometheus's format."""
         return Response(metrics.text(), media_type="text/plain; version=0.0.4")
 
 

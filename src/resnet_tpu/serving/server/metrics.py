@@ -31,7 +31,7 @@ class Metrics:
         )
         self.connections = Gauge("resnet_tpu_connections", "Open connections.", registry=self.registry)
         self.reloads = Counter(
-            "resnet_tpu_reloads", "Newer bundles found, by what became of them.", ["model", "result"],
+            "resnet_tpu_reloads", "Newer bundles found, by outcome.", ["model", "result"],
             registry=self.registry,
         )  # fmt: skip
         self._version = Gauge("resnet_tpu_model_version", "Version served.", ["model"], registry=self.registry)

@@ -12,7 +12,7 @@ _IMAGE = {
 }
 _PIXELS = {
     "type": "array",
-    "description": "uint8 [s, s, 3], as the network takes it; the metadata say s.",
+    "description": "uint8 [s, s, 3], as the network takes it; the metadata give s.",
     "items": {"type": "array", "items": {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 255}}},
 }
 _NUMBERS = {"type": "array", "items": {"type": "number"}}
@@ -21,7 +21,7 @@ _TEXT, _INTEGER, _FLAG = {"type": "string"}, {"type": "integer"}, {"type": "bool
 _ANY = {"type": "object", "additionalProperties": True}
 _CARD = {
     "type": "object",
-    "description": "The model card; more keys than these may be there.",
+    "description": "The model card; it may have more keys than these.",
     "required": ["name", "version", "class_names", "image_size"],
     "properties": {
         "name": _TEXT, "version": _INTEGER, "class_names": {"type": "array", "items": _TEXT}, "image_size": _INTEGER,
@@ -30,13 +30,13 @@ _CARD = {
 }  # fmt: skip
 
 _REFUSALS = {
-    400: "A value or a body that does not fit, or no image.",
+    400: "An invalid value or body, or no image.",
     404: "No such model or version.",
     408: "The body took too long to arrive.",
     413: "A body or an image that is too large.",
-    415: "No multipart/form-data in UTF-8, or a compressed body.",
+    415: "Not multipart/form-data in UTF-8, or a compressed body.",
     500: "The model gave no finite probabilities, or the server failed.",
-    503: "Too much to do, or about to stop: try again after Retry-After seconds.",
+    503: "Too busy, or about to stop: try again after Retry-After seconds.",
     504: "It took too long.",
 }
 

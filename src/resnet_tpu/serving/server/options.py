@@ -24,7 +24,7 @@ class ServeOptions:
     )
     max_wait_ms: float = option(
         5.0,
-        "Longest time that a decoded image waits for others being decoded, in ms. An image alone never waits.",
+        "Longest time that a decoded image waits for others being decoded, in ms. An image on its own never waits.",
         at_least=0,
     )
     inference_batch_sizes: str = option(
@@ -40,13 +40,16 @@ class ServeOptions:
     )
     max_body_mb: float = option(32.0, "Largest request, in MB.", at_least=0, at_most=_MILLION)
     max_pending_mb: float = option(
-        512.0, "Largest total of all requests in progress, in MB; more are answered 503.", at_least=0, at_most=_MILLION
+        512.0,
+        "Largest total of all requests in progress, in MB; more are answered with 503.",
+        at_least=0,
+        at_most=_MILLION,
     )
     max_image_megapixels: float = option(50.0, "Largest image, in million pixels.", at_least=0, at_most=178)
     max_images_per_request: int = option(128, "Most images in one request.", at_least=1)
-    max_queue: int = option(512, "Most images that may wait for one model; more are answered 503.", at_least=1)
+    max_queue: int = option(512, "Most images that may wait for one model; more are answered with 503.", at_least=1)
     max_connections: int = option(
-        1000, "Most connections at a time; more are answered 503, except for /health and /metrics.", at_least=1
+        1000, "Most connections at a time; more are answered with 503, except for /health and /metrics.", at_least=1
     )
     request_timeout: float = option(
         30.0, "Time limit for a request, in seconds; after it, the answer is 408 or 504.", at_least=0.001
@@ -56,12 +59,12 @@ class ServeOptions:
     )
     drain_seconds: float = option(
         1.0,
-        "After SIGTERM, seconds to go on answering while /health/ready is at 503, so that clients can turn elsewhere.",
+        "After SIGTERM, seconds to keep answering while /health/ready returns 503, so that clients can go elsewhere.",
         at_least=0,
     )
     stop_seconds: float = option(
         30.0,
-        "After that, longest wait for requests still in progress, in seconds; then they are answered 503.",
+        "After that, longest wait for requests still in progress, in seconds; then they are answered with 503.",
         at_least=0,
     )
     access_log: bool = option(False, "Write a line of JSON for every request to stderr.")

@@ -92,7 +92,7 @@ def _unusable(host: str, port: int, error: OSError | TypeError) -> UserError:
     if isinstance(error, socket.gaierror | TypeError) or code in _NOT_HERE:
         do = "Give --host an address of this machine, without a port; 0.0.0.0 means all of them."
     elif code == errno.EACCES:
-        do = "Choose a port of at least 1024 with --port: lower ones need more rights."
+        do = "Choose a port of at least 1024 with --port: lower ones need more privileges."
     return UserError(
         "Address", f"{host}:{port} ({getattr(error, 'strerror', error)})", "one that is free on this machine", do
     )
@@ -196,7 +196,7 @@ class _Server(uvicorn.Server):
     async def _drop_clients(self) -> None:
         """Answers 503 to requests that are still in progress, and closes all connections."""
         if tasks := list(self.server_state.tasks):
-            log.info("Stopping: requests in progress that are answered 503: %d", len(tasks))
+            log.info("Stopping: requests in progress answered with 503: %d", len(tasks))
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks, timeout=_LATE_SECONDS)

@@ -31,11 +31,11 @@ _MOST_NAMES = 5  # of the files in a folder, for messages
 
 
 def evaluate_run(config: Config, *, watch: bool = False, train_steps: int | str | None = None) -> dict[str, float]:
-    """Evaluates the newest checkpoint of `model_dir` on the validation images and records the result beside it.
+    """Evaluates the newest checkpoint of `model_dir` on the validation images and records the result next to it.
 
     `model_dir` may also be its folder of checkpoints, or one checkpoint, whose result is not recorded. A result on
     images or crops other than the run's is marked as such, and not recorded if the step has a result already. With
-    `watch`, evaluates the newest checkpoint again and again, until that of the last step, or until no new one has
+    `watch`, keeps evaluating the newest checkpoint, until that of the last step, or until no new one has
     appeared for `eval_timeout` seconds. Returns the last result: `loss`, and `top_1_accuracy` and `top_5_accuracy` from
     0 to 1.
     config: the options of the run, as in `load_model(model_dir).config`; they decide how images are cropped.
@@ -139,7 +139,7 @@ def evaluate_checkpoint(trained: Trained, config: Config) -> dict[str, float]:
     elif hosts.is_first():
         is_other = _differs_from_run(data, trained.config.data)
         if is_other and evaluation_at(config.run.model_dir, trained.step):
-            log.info("The result is not recorded: step %d has one already, of other images or crops.", trained.step)
+            log.info("The result is not recorded: step %d already has one, of other images or crops.", trained.step)
         else:
             with MetricsWriter(config.run.model_dir) as writer:
                 writer.write("eval", {trained.step: metrics}, of_other_images=is_other)

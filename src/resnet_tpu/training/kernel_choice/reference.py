@@ -48,7 +48,7 @@ class Reference:
             self._draw(len(self._noisy) + 1)
         if self._explains(distances):
             return ""
-        return f"differs from plain by {max(distances):.1g}, where rounding alone makes {self.noise:.1g}"
+        return f"differs from plain by {max(distances):.1g}, where rounding alone gives {self.noise:.1g}"
 
     def _explains(self, distances: list[float]) -> bool:
         median_noise = max(map(statistics.median, self._noisy))

@@ -39,16 +39,16 @@ def schedule_warnings(config: Config) -> Iterator[str]:
     if optimizer.enable_lars or optimizer.lottery_force_learning_rate is not None:
         return
     if optimizer.learning_rate_schedule == "cosine" and (warmup := _warmup(config, total)) >= total:
-        yield f"The warm-up of {warmup} steps is as long as the training: the learning rate never falls."
+        yield f"The warm-up of {warmup} steps is as long as the run: the learning rate never falls."
     is_given = optimizer.learning_rate_boundaries or optimizer.learning_rate_epochs is not None
     if optimizer.learning_rate_schedule == "step" and not is_given:
         epochs = total * config.train.train_batch_size / config.data.images_per_epoch
         boundaries = _boundaries(config, total)
         last = boundaries[-1] / epochs
         if boundaries != standard_boundaries(epochs) and not 0.8 < last < 1:
-            when = "never" if last >= 1 else f"after {100 * last:.0f} % of the training"
+            when = "never" if last >= 1 else f"after {100 * last:.0f} % of the run"
             do = f"As it counts whole batches in an epoch, give learning_rate_epochs={epochs:.6g}."
-            yield f"The schedule step divides the learning rate for the last time {when}, not after 8/9. {do}"
+            yield f"The step schedule divides the learning rate for the last time {when}, not after 8/9. {do}"
 
 
 def _boundaries(config: Config, total: int) -> tuple[float, ...]:

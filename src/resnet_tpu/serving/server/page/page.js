@@ -100,10 +100,10 @@ async function classify(model, file, signal) {
 
 function tooLarge(file) {
   const [size, limit] = [megabytes(file.size), megabytes(bodyLimit)];
-  let detail = `It has ${size}.`;
+  let detail = `It is ${size}.`;
   const isNear = size === limit || file.size < bodyLimit; // too large only with the form around it
-  if (isNear) detail = `It has ${size}, a little more than the server takes.`;
-  else if (bodyLimit < Infinity) detail += ` The server takes up to ${limit}.`;
+  if (isNear) detail = `It is ${size}, slightly more than the server accepts.`;
+  else if (bodyLimit < Infinity) detail += ` The server accepts up to ${limit}.`;
   return new Trouble("This file is too large.", detail);
 }
 
@@ -112,10 +112,10 @@ function tookTooLong() {
 }
 
 function refusal(status, { error, predictions }, file) {
-  if (status === 404) return new Trouble("The server has other models now.", "", true);
+  if (status === 404) return new Trouble("The server's models have changed.", "", true);
   if (status === 413 && predictions) return new Trouble("This photo is too large.", error); // in pixels
   if (status === 413 && file.size + FORM_BYTES < bodyLimit) {
-    return new Trouble("This file is too large.", `A proxy before the server refuses its ${megabytes(file.size)}.`);
+    return new Trouble("This file is too large.", `A proxy in front of the server refuses ${megabytes(file.size)}.`);
   }
   if (status === 413) return tooLarge(file);
   if (status === 503) return new Trouble("The server is busy.", "Wait a moment.", true);
@@ -333,7 +333,7 @@ const pruned = (density) => (density < 1 ? `${percent(1 - density)} of the weigh
 function accuracy({ metrics = {}, data = {}, class_names: names }) {
   const { split, top_1_accuracy: first, top_5_accuracy: firstFive } = metrics;
   if (!Number.isFinite(first)) return "";
-  const five = names.length > 5 && Number.isFinite(firstFive) ? `; ${percent(firstFive)} among the first five` : "";
+  const five = names.length > 5 && Number.isFinite(firstFive) ? `; ${percent(firstFive)} in the top five` : "";
   return `${percent(first)} of ${data[split] ? `${count(data[split])} ` : ""}${split} photos${five}`;
 }
 
@@ -376,7 +376,7 @@ function takeFrom(input) {
 function takeGiven(event, { files }) {
   addPhotos(files);
   if (files.length > 0 || byId("filter").contains(event.target)) return; // text may be pasted there
-  byId("hint").textContent = "Your browser passed on no file. Choose photos with the button.";
+  byId("hint").textContent = "Your browser did not pass on a file. Choose photos with the button.";
   say(byId("hint").textContent);
 }
 
