@@ -80,7 +80,7 @@ def test_slots_of_another_optimizer_are_refused_and_averages_that_are_dropped_ar
             begin(config.replace(enable_lars=True, learning_rate_schedule="step"))
     with caplog.at_level(logging.WARNING, logger="resnet_tpu"):
         train(config)
-    assert "Its moving averages are dropped, as moving_average_decay is not set." in caplog.text
+    assert "Its moving averages are dropped, because moving_average_decay is not set." in caplog.text
 
 
 def test_damaged_run_of_the_original_is_refused_and_not_changed(tiny: Tiny, whole: Path, tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ class DoctorOptions:
     groups=[Group("how", DoctorOptions)],
 )
 def doctor(given: Given) -> None:
-    """Look at this machine: devices, versions, decoders, extras, credentials, and what is missing."""
+    """Check this machine: devices, versions, decoders, extras, credentials, and what is missing."""
     options = given.fill(DoctorOptions)
 
     from resnet_tpu.cli.machine_checks import examine

@@ -172,7 +172,7 @@ def _places() -> Iterator[Check]:
     elif compiled:
         yield _folder("compiled programs", compiled, "JAX_COMPILATION_CACHE_DIR")
     else:
-        yield Check("places", "compiled programs", "missing", "kept nowhere, so each start compiles them again")
+        yield Check("places", "compiled programs", "missing", "not kept, so each start compiles them again")
     if (shared := Path("/dev/shm")).is_dir():  # noqa: S108 - not a temporary file of ours
         yield Check("places", "shared memory", "ok", f"{shared}, {_free(shared)}")
 

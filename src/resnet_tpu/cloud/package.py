@@ -33,7 +33,7 @@ def package_in_container(given: str, folder: str) -> str:
     if given:
         return given
     log.warning(
-        "The job would stop at once: it is to install resnet-tpu %s from a package index, and none has it yet. Give "
+        "The job would stop at once: it would install resnet-tpu %s from a package index, and none has it yet. Give "
         "--package=WHEEL, --package=git+https://..., or --image.", __version__,
     )  # fmt: skip
     return f"resnet-tpu[tpu,gcp]=={__version__}"

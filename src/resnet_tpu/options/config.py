@@ -103,7 +103,7 @@ class DataConfig:
         "none",
         "Keep the training images in memory from the first epoch on. records: as stored, if they are in a bucket; "
         "files on this machine are cached by the operating system anyway. decoded: as pixels, with the shorter side "
-        "at most cache_short_side; the fastest, for data that fit into memory.",
+        "at most cache_short_side; the fastest, for data that fit in memory.",
     )
     cache_short_side: int | None = option(
         None, "Pixels to which cache=decoded shrinks the shorter side. Default: 8/7 of image_size.", at_least=8
@@ -215,7 +215,8 @@ class ModelConfig:
     )
     batch_norm_scope: Literal["replica", "global"] = option(
         "replica",
-        "Images that give the batch-norm statistics: those of each device (as in the original) or the whole batch.",
+        "Images whose batch-norm statistics are computed together: those on each device (as in the original) or the "
+        "whole batch.",
     )
     batch_norm_group_size: int = option(
         1, "Neighbouring devices that share their batch-norm statistics, with batch_norm_scope=replica.", at_least=1
@@ -270,8 +271,8 @@ class ModelConfig:
     )
     project_first_group: bool = option(
         True,
-        "Whether the first group's shortcut is a projection in depths 18 and 34 and the CIFAR networks too; PyTorch "
-        "has none there.",
+        "Whether the first group's shortcut is a projection in depths 18 and 34 and in the CIFAR networks too; "
+        "PyTorch has none there.",
     )
     mean_rgb: Rgb = option(
         (0.485, 0.456, 0.406), "Mean colour that is subtracted from the images, from 0 to 1. Default: ImageNet's."
@@ -426,7 +427,7 @@ class EvalConfig:
     model_name: str = option("resnet", "Name of the model in the export and on the server.")
     inference_batch_sizes: str = option("8", "Batch sizes to warm up a server with, such as 1,8,32.")
     add_warmup_requests: bool = option(
-        False, "Write requests of these sizes into the SavedModel, so that TensorFlow Serving warms itself up."
+        False, "Write requests of these sizes to the SavedModel, so that TensorFlow Serving warms itself up."
     )
 
 
@@ -444,7 +445,7 @@ class RunConfig:
     process_id: int | None = option(None, "Number of this process, from 0. Default: detected likewise.", at_least=0)
     coordinator_timeout: int = option(
         300,
-        "Seconds that processes wait for each other, at the start and wherever they meet later.",
+        "Seconds that processes wait for each other, at the start and whenever they synchronise later.",
         at_least=1,
     )
     heartbeat_timeout: int = option(

@@ -77,12 +77,12 @@ FAMILIES = {
     "prune_uniform_P": Family(
         "density",
         lambda percent, seed: partial(_uniform, percent=percent, seed=seed),
-        "keep P % of each layer, drawn at random by the seed",
+        "keep a random P % of each layer, determined by the seed",
     ),
     "prune_random_P": Family(
         "density",
         lambda percent, seed: partial(_random, percent=percent, seed=seed),
-        "keep P % of all weights, drawn at random by the seed",
+        "keep a random P % of all weights, determined by the seed",
     ),
 }
 """The methods with a number in their names, by these names with P in its place."""

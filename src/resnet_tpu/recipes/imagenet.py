@@ -68,7 +68,7 @@ def modern(cores: int) -> Config:
 LATER_SLICES = Family(
     summary=(
         "ResNet-50 on ImageNet for a TPU slice of a later generation: batch size, 91 epochs, learning rate and LARS "
-        "are those of the original's slice with as many cores."
+        "are those for the original's slice with the same number of cores."
     ),
     details=(
         "On v4 and v5p, where two cores are one device, batch norm sees 256 images. Evaluation comes every five "

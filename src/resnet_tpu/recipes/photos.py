@@ -55,7 +55,7 @@ FINETUNE = Family(
         "faster."
     ),
     details=(
-        "--init_from names weights other than torchvision's ResNet-50; on the command line, the network, image size "
+        "--init_from selects weights other than torchvision's ResNet-50; on the command line, the network, image size "
         "and preprocessing then follow those weights. The recipe suits every device: batch norm sees the whole batch, "
         "however many devices share it, and float32 is fast enough everywhere; --precision=bfloat16 is faster on "
         "devices that compute in it."

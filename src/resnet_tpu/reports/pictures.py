@@ -73,7 +73,7 @@ def draw_mistakes(
     title = f"{len(mistakes)} of {num_wrong:,} mistakes, the most confident first" if mistakes else "No mistakes"
     figure.text(0.15 / figure_width, 1 - 0.3 / figure_height, title, fontsize=13, fontweight="bold")
     if mistakes:
-        legend = "Red: the class predicted and its probability."
+        legend = "Red: the predicted class and its probability."
         figure.text(0.15 / figure_width, 1 - 0.52 / figure_height, legend, fontsize=8, color=_WRONG)
     for i, (mistake, image) in enumerate(zip(mistakes, images, strict=True)):
         left, bottom = 0.15 + i % columns * width, figure_height - header - i // columns * height - 2

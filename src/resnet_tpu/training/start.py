@@ -141,7 +141,7 @@ def _continue_original(network: Network, config: OptimizerConfig, prefix: str) -
     log.info("Resuming from step %d of the original's checkpoint %s", restored["step"], prefix)
     if "ema" in restored and not config.keeps_average:
         if hosts.is_first():
-            log.warning("Its moving averages are dropped, as moving_average_decay is not set.")
+            log.warning("Its moving averages are dropped, because moving_average_decay is not set.")
         del restored["ema"]
     # copied, because the arrays may be mapped from the file
     arrays = jax.tree.map(jnp.array, restored | {"step": np.int32(restored["step"])})

@@ -57,7 +57,7 @@ def write_table(records_dir: str, data: DataConfig, *, overwrite: bool = False, 
         if split not in written and (about := (rows := Rows(data, split)).read_about()):
             console.print(
                 f"{records_dir} has no {split} split: the table keeps the {about.num_records} {split} rows of other "
-                f"records, which may include images that are now for training. Use others with {rows.prefix_option}.",
+                f"records, which may include images that are now for training. Give another {rows.prefix_option}.",
                 markup=False,
             )
     parts = [found for part in parts if (found := _claim(part, overwrite=overwrite))]

@@ -72,7 +72,7 @@ def write_photos(where: str, folder: Path, count: int) -> None:
     """Writes `count` training records of the photos in `where`, or drawn ones if it is empty, into the new `folder`."""
     with tempfile.TemporaryDirectory() as drawn:
         if not where:
-            log.info("No photos named: drawing some. Yours may be larger or smaller.")
+            log.info("No photos given: drawing some. Yours may be larger or smaller.")
             draw_photos(Path(drawn), min(_DRAWN, count))
         write_records(find_jpegs(where or drawn), folder, count)
 

@@ -96,7 +96,7 @@ def _runtime_grid(outputs: Outputs, what: str, notes: Sequence[str]) -> Grid:
         rows.append((RUNTIMES[name].title, *cells))
     batches = [f"1/s at {size}" for size in BATCH_SIZES]
     header = ("runtime", "ms at 1", *batches, f"x {RUNTIMES[reference].title}", "range", "CPU ms")
-    notes = [*notes, f"x: at {BATCH_SIZES[-1]} images. CPU ms: per image, there."]
+    notes = [*notes, f"x: at {BATCH_SIZES[-1]} images. CPU ms: per image, at that size."]
     return Grid(f"{what}: images per second in batches of 1, 8 and 32, in one process", header, rows, notes)
 
 

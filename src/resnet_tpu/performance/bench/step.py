@@ -42,7 +42,7 @@ class StepBenchOptions(MeasureOptions):
 
     warmup: int = option(4, "Steps before the measured ones.", at_least=1)
     steps: int = option(12, "Least number of measured steps in a run: `seconds` may ask for more.", at_least=1)
-    precisions: str = option(",".join(PRECISIONS), f"Measure in: {', '.join(PRECISIONS)}.")
+    precisions: str = option(",".join(PRECISIONS), f"Precisions to measure: {', '.join(PRECISIONS)}.")
     peers: str = option(
         "", f"Compare with: {', '.join(name for name in PROGRAMS if name != OURS)}. Default: all installed."
     )

@@ -92,7 +92,7 @@ def _parts(steps: StepSummary) -> Table:
 def _step_lines(steps: StepSummary) -> list[str]:
     return [
         f"Median step {steps.median_ms:,.2f} ms, from {steps.fastest_ms:,.2f} to {steps.slowest_ms:,.2f} ms.",
-        f"The host, per step: blocked for input {steps.host_wait_ms:,.2f} ms, at work {steps.host_work_ms:,.2f} ms.",
+        f"The host, per step: waiting for input {steps.host_wait_ms:,.2f} ms, at work {steps.host_work_ms:,.2f} ms.",
     ]
 
 

@@ -176,7 +176,7 @@ def _parse(path: str, content: Mapping[str, Any]) -> Bundle:
         raise ValueError(f"image_size {image_size}, resize_method {method!r:.40}, forms {forms!r:.80}")
     for name in files:
         if not name.isprintable() or not {"", ".", ".."}.isdisjoint(name.split("/")):
-            raise ValueError(f"files {name!r:.80}, which is no path in the bundle")
+            raise ValueError(f"files {name!r:.80}, which is not a path in the bundle")
     return Bundle(
         path=path,
         name=as_kind(str, card["name"], "name"),

@@ -34,7 +34,7 @@ def evaluate_run(config: Config, *, watch: bool = False, train_steps: int | str 
     """Evaluates the newest checkpoint of `model_dir` on the validation images and records the result next to it.
 
     `model_dir` may also be its folder of checkpoints, or one checkpoint, whose result is not recorded. A result on
-    images or crops other than the run's is marked as such, and not recorded if the step has a result already. With
+    images or crops other than the run's is marked as such, and not recorded if the step already has a result. With
     `watch`, keeps evaluating the newest checkpoint, until that of the last step, or until no new one has
     appeared for `eval_timeout` seconds. Returns the last result: `loss`, and `top_1_accuracy` and `top_5_accuracy` from
     0 to 1.
@@ -121,7 +121,7 @@ def evaluate_checkpoint(trained: Trained, config: Config) -> dict[str, float]:
     """Evaluates one checkpoint on the validation images and records the result in `model_dir`, as training does.
 
     If `model_dir` names the checkpoint itself, its run is unknown, and the result is not recorded. A result on images
-    or crops other than the run's is marked as such, and not recorded if the step has a result already.
+    or crops other than the run's is marked as such, and not recorded if the step already has a result.
     """
     start = time.monotonic()
     data = data_for_network(config.data, trained.config.data)

@@ -54,7 +54,7 @@ def predict(
     top_k: int = 5,
     output_dir: GivenPath = "",
 ) -> Predictions:
-    """Predicts image files and folders or, if none are named, a split of the data, and prints the result to stdout.
+    """Classifies image files and folders or, if none are named, a split of the data, and prints the result to stdout.
 
     config: the options of the run, as in `load_model(model_dir).config`; they decide how images are cropped.
     The network comes from the newest checkpoint of `model_dir`, which may itself be a checkpoint. Tables, CSV, JSON
