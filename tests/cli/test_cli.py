@@ -313,7 +313,9 @@ def test_a_folder_of_photos_alone_is_enough_to_train(
     assert prints(capsys, "train", "--config_file=printed.yaml", "--print_config") == printed
     assert cli.main(command) == 0
     logged = capsys.readouterr().err
-    assert logged.startswith("No --model_dir: runs/my photos\nNo --recipe: using flowers_cpu, for 32 images on a CPU\n")
+    assert logged.startswith(
+        "No --model_dir: using runs/my photos\nNo --recipe: using flowers_cpu, for 32 images on a CPU\n"
+    )
     assert logged.endswith("Predict with it: resnet-tpu predict 'runs/my photos' IMAGE\n")
     kept = Config().replace(**read_yaml("runs/my photos/config.json"))
     found = {"num_train_images": 32, "num_label_classes": 2, "data_order": "records"}

@@ -420,7 +420,7 @@ def test_ctrl_c_leaves_the_training_alone(tpu_service: Any, caplog: pytest.LogCa
         tpu_vm.submit(make_job(), tpu_vm.TpuVmOptions(zone="z"), endpoint=tpu_service.address, pause_secs=60)
     assert not tpu_service.deleted
     command = "gcloud compute tpus queued-resources delete job-1 --project=p --zone=z --force"
-    assert f"The training continues. Stop it with: {command}" in caplog.text
+    assert f"Training continues. Stop it with: {command}" in caplog.text
 
 
 def test_the_log_of_a_host_that_starts_again_is_shown_whole(
@@ -484,7 +484,7 @@ def test_a_slice_that_is_lost(tpu_service: Any, state: str, message: str, caplog
     tpu_service.refusals["DeleteQueuedResource"] = deque([(grpc.StatusCode.NOT_FOUND, "gone")])
     with caplog.at_level(logging.INFO), pytest.raises(TrainingFailedError, match=message):
         tpu_vm.submit(make_job(), tpu_vm.TpuVmOptions(zone="z"), endpoint=tpu_service.address, pause_secs=0.01)
-    assert "The training continues" not in caplog.text
+    assert "Training continues" not in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -523,7 +523,7 @@ def test_an_error_while_following_says_how_to_end_the_training(
     tpu_service.refusals["GetQueuedResource"] = deque([(grpc.StatusCode.PERMISSION_DENIED, "taken away")])
     with caplog.at_level(logging.INFO), pytest.raises(UserError, match="403 taken away"):
         tpu_vm.submit(make_job(), tpu_vm.TpuVmOptions(zone="z"), endpoint=tpu_service.address)
-    assert "The training continues. Stop it with: gcloud" in caplog.text
+    assert "Training continues. Stop it with: gcloud" in caplog.text
     assert not tpu_service.deleted
 
 
@@ -538,7 +538,7 @@ def test_where_the_bucket_may_not_be_written_the_slice_is_not_forgotten(
     options = tpu_vm.TpuVmOptions(zone="z", follow=follow)
     with caplog.at_level(logging.INFO), pytest.raises(UserError, match="permission denied"):
         tpu_vm.submit(make_job(), options, endpoint=tpu_service.address)
-    assert "The training continues. Stop it with: gcloud" in caplog.text
+    assert "Training continues. Stop it with: gcloud" in caplog.text
 
 
 # ----------------------------------------------------------------------------------------------------- Vertex service
@@ -571,7 +571,7 @@ def test_a_job_of_vertex_is_followed_to_its_end(
     else:
         vertex.submit(make_job(), options, endpoint=vertex_service.address, pause_secs=0.01)
     assert [path for _, path, _ in vertex_service.asked[1:]] == [f"/v1/{name}"] * 5
-    assert "The training continues" not in caplog.text
+    assert "Training continues" not in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -594,7 +594,7 @@ def test_ctrl_c_leaves_a_job_of_vertex_alone(
     monkeypatch.setattr("time.sleep", lambda _: signal.raise_signal(signal.SIGINT))
     with caplog.at_level(logging.INFO), pytest.raises(KeyboardInterrupt):
         vertex.submit(make_job(), vertex.VertexOptions(region="r"), endpoint=vertex_service.address)
-    assert "The training continues. Stop it with: gcloud ai custom-jobs cancel jobs/1" in caplog.text
+    assert "Training continues. Stop it with: gcloud ai custom-jobs cancel jobs/1" in caplog.text
 
 
 def test_vertex_whose_credentials_cannot_be_renewed_for_a_moment(

@@ -85,7 +85,7 @@ def test_checkpoint_describes_run(whole: Path) -> None:
 def test_warns_when_batch_size_changes_epochs(tiny: Tiny, whole: Path, caplog: pytest.LogCaptureFixture) -> None:
     longer = tiny(whole, train_batch_size=8, train_steps="4epochs")  # after 7 steps of 16 images, 2.8 epochs of 40
     told = (
-        "train_steps 4epochs is 20 steps of 8 images. As earlier steps had another batch size, they end after 5.4 "
+        "train_steps 4epochs is 20 steps of 8 images. As earlier steps had another batch size, the run ends after 5.4 "
         "epochs: give train_steps=13 for 4epochs."
     )
     assert told in dry_run(longer)
@@ -93,7 +93,7 @@ def test_warns_when_batch_size_changes_epochs(tiny: Tiny, whole: Path, caplog: p
     assert "train_steps" not in dry_run(longer.replace(train_steps=13))
     assert "steps 7 to 13 (4.0 epochs)" in dry_run(longer.replace(train_steps=13))
     train(tiny(whole, train_batch_size=32, train_steps="4epochs"))
-    assert "5 steps of 32 images. As earlier steps had another batch size, they end after 2.8 epochs" in caplog.text
+    assert "5 steps of 32 images. As earlier steps had another batch size, the run ends after 2.8 epochs" in caplog.text
     assert "give train_steps=8 for 4epochs" in caplog.text
 
 

@@ -66,7 +66,7 @@ _ALL = Menu(
     ),
     what="COMMAND",
     version=f"resnet-tpu {__version__}",
-    details="In all help texts, the original is TensorFlow's program ResNet-50 on TPU (tensorflow/tpu). Its flags work with "
+    details="In the help, the original is TensorFlow's program ResNet-50 on TPU (tensorflow/tpu). Its flags work with "
     "`python -m resnet_tpu.resnet_main`.",
 )
 

@@ -60,7 +60,7 @@ def train(given: Given) -> None:
     only, values = given.fill(_OnlyOptions), with_photos(given.values)
     config = configure(values)
     if not config.run.model_dir and (model_dir := _model_dir_for(config)):
-        log.info("No --model_dir: %s", model_dir)
+        log.info("No --model_dir: using %s", model_dir)
         from resnet_tpu.checkpoints import folders
 
         _check_images(folders.run_to_resume(model_dir), config)

@@ -71,7 +71,7 @@ def log_stop_command_on_exit(command: str) -> Iterator[None]:
     except TrainingFailedError:
         raise
     except BaseException:
-        log.info("The training continues. Stop it with: %s", command)
+        log.info("Training continues. Stop it with: %s", command)
         raise
 
 

@@ -36,9 +36,9 @@ def note_on_epochs(config: Config, step: int, total: int, position: int) -> str:
     asked = to_steps(train.train_steps, what="train_steps", num_train_images=images, train_batch_size=1)
     needed = step + max(0, asked - position) // train.train_batch_size
     end = (position + max(0, total - step) * train.train_batch_size) / images
-    note = f"train_steps {train.train_steps} is {total} steps of {train.train_batch_size} images. As earlier steps had "
     return (
-        f"{note}another batch size, they end after {end:.1f} epochs: give train_steps={needed} for {train.train_steps}."
+        f"train_steps {train.train_steps} is {total} steps of {train.train_batch_size} images. As earlier steps had "
+        f"another batch size, the run ends after {end:.1f} epochs: give train_steps={needed} for {train.train_steps}."
     )
 
 
