@@ -111,7 +111,7 @@ def test_an_empty_validation_folder_needs_no_labels(tmp_path: Path) -> None:
 
 def test_split_folders_that_cannot_be_told_apart(tmp_path: Path) -> None:
     touch(tmp_path, "train/a/1.jpg", "train/b/1.jpg", "validaton/a/1.jpg")
-    with pytest.raises(UserError, match=r"train beside validaton.*Did you mean validation"):
+    with pytest.raises(UserError, match=r"train next to validaton.*Did you mean validation"):
         find_photos(str(tmp_path))
     shutil.rmtree(tmp_path / "validaton")
     touch(tmp_path, "val/a/1.jpg", "validation/a/1.jpg")
