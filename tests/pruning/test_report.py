@@ -81,7 +81,10 @@ def test_levels_of_one_method_stay_apart() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model_dir": "runs/other"}, "two of seed 0: runs/0 and runs/other, expected one retraining of each seed"),
+        (
+            {"model_dir": "runs/other"},
+            "two of seed 0: runs/0 and runs/other, expected one retrained network of each seed",
+        ),
         ({"seed": 9, "method": "prune_random_80"}, "prune_all_to_global and prune_random, expected one network"),
     ],
 )

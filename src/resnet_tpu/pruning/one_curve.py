@@ -54,7 +54,7 @@ def _check_seeds(outcomes: Sequence[Outcome], pruned: Sequence[Outcome]) -> None
         for outcome in group:
             if (other := by_seed.setdefault(outcome.seed, outcome.model_dir)) != outcome.model_dir:
                 got = f"two of seed {outcome.seed}: {other} and {outcome.model_dir}"
-                raise UserError("Experiments", got, "one retraining of each seed at a level", _SAME_BUT_SEEDS)
+                raise UserError("Experiments", got, "one retrained network of each seed at a level", _SAME_BUT_SEEDS)
 
 
 def _check_rewinding(pruned: Sequence[Outcome]) -> None:
