@@ -56,7 +56,7 @@ def main() -> None:
     parser = script.make_parser("epoch", __doc__, rounds=3)
     parser.add_argument("photos", nargs="?", default="", help="Folder of JPEGs or of training records. Default: drawn.")
     parser.add_argument("--num_images", type=int, default=1000, help="Images to train on. Default: %(default)s.")
-    parser.add_argument("--batch_size", type=int, default=64, help="Of the trainings. Default: %(default)s.")
+    parser.add_argument("--batch_size", type=int, default=64, help="Of the training runs. Default: %(default)s.")
     parser.add_argument("--seconds", type=float, default=10, help="Of a training. Default: %(default)s.")
     options = parser.parse_args()
     if options.quick:

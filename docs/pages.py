@@ -120,7 +120,7 @@ TRAINING = {name: option for group in groups_for_trainings() for name, option in
 
 
 def commands_page() -> str:
-    """Every verb: what it does, its arguments and options, and the names of those that trainings have."""
+    """Every verb: what it does, its arguments and options, and the names of those that training has."""
     overview = ((f"[{name}](#{name})", _as_markdown(verb.about.split("\n")[0])) for name, verb in cli.VERBS.items())
     parts = [WRITTEN_BY.format("src/resnet_tpu/cli/"), ABOUT_COMMANDS, _table(("command", "what it does"), overview)]
     return "".join([*parts, *(_verb_or_menu(name, verb) for name, verb in cli.VERBS.items())])

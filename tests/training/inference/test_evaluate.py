@@ -235,7 +235,7 @@ def test_several_processes_may_see_a_training_add_a_checkpoint_meanwhile(
     monkeypatch.setattr("resnet_tpu.training.agreement.hosts.process_group", lambda: True)
     monkeypatch.setattr("resnet_tpu.training.agreement.hosts.agree", lambda values, do: agreed.append({*values}))
     for trains in (False, True):
-        agree_on(config.replace(model_dir=str(tmp_path)), trains=trains, writes=False, validation=source)
+        agree_on(config.replace(model_dir=str(tmp_path)), {"validation": source}, trains=trains, writes=False)
     assert agreed[1] - agreed[0] == {"newest checkpoint"}
 
 
