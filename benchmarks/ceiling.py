@@ -2,7 +2,7 @@
 
 The pipeline runs with few and many threads and processes, and with three decoders: the real one; `stubbed`, which does
 everything except decode and resize; and `memcpy`, which copies finished pixels. The parent is the process that trains,
-whose work cannot move to another core. The speed with more cores follows from its CPU time and that of all processes.
+whose work further cores cannot share. The speed with more cores follows from its CPU time and that of all processes.
 
     python -m benchmarks.ceiling PHOTOS
 """

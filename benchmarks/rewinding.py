@@ -195,7 +195,7 @@ def unpack(packed: Path, folder: Path) -> None:
 
 
 def _copy_phases(source: Path, target: Path) -> None:
-    """Copies the files that `prune --combine` reads: a finished `prune` does not write them again."""
+    """Copies the files that `prune --combine` reads, because a finished `prune` does not write them again."""
     for path in source.rglob(PHASES):
         copy = target / path.relative_to(source)
         copy.parent.mkdir(parents=True, exist_ok=True)

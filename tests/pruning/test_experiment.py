@@ -440,7 +440,7 @@ def test_the_command(dense: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
     assert cli.main(["prune", "--combine", str(tmp_path / "copied"), f"--output_dir={tmp_path / 'both'}"]) == 0
     shutil.rmtree(tmp_path / "copied" / "seed_0")
     assert cli.main(["prune", "--combine", str(tmp_path / "copied"), f"--output_dir={tmp_path / 'both'}"]) == 2
-    assert "density_50, which has no checkpoint here, expected its training" in capsys.readouterr().err
+    assert "density_50, which has no checkpoint here, expected a run with one" in capsys.readouterr().err
     assert cli.main([*combined, "--levels=2"]) == 2
     assert "--combine: got levels, expected --output_dir alone" in capsys.readouterr().err
     assert cli.main([*words, "--retrain=fine_tunning"]) == 2

@@ -71,7 +71,7 @@ def test_confusion_matrix_shows_counts_and_shares():
     shares = np.asarray(axes.images[0].get_array())
     assert np.array_equal(shares, [[0.8, 0.2, 0], [0, 1, 0], [0, 0, 0]])
     assert [label.get_text() for label in axes.get_yticklabels()] == ["a", "b", "c"]
-    assert axes.get_title("left") == "1,242 of 1,244 images correct (99.8%)"
+    assert axes.get_title("left") == "1,242 of 1,244 images right (99.8%)"
 
 
 def test_one_confusion_among_a_thousand_classes_can_be_seen(tmp_path: Path):

@@ -176,7 +176,7 @@ def _other_folder(folder: str) -> str | None:
 
 
 def weights_of(located: LocatedWeights, variables: Mapping[str, np.ndarray]) -> Weights:
-    """The variables in our layout, with everything that they, their names and the accompanying files reveal.
+    """The variables in our layout, with everything that they, the weights' name and the accompanying files reveal.
 
     Raises UserError when the network is not supported here.
     """

@@ -19,7 +19,7 @@ T = TypeVar("T")
 _INPUT = ("image_size", "resize_method", "num_parallel_calls")
 _OURS = ("input_workers", "cache", "cache_short_side", "cache_memory")
 _NETWORK = ("resnet_depth", "resnet_width", "image_size")
-_CASES = "What to train: depth:image_size:batch_size, separated by commas. Default: 50:224:16,18:128:32."
+_CASES = "What to train: depth:image_size:batch_size; several, with commas between. Default: 50:224:16,18:128:32."
 _DATA = "DATA is a folder of JPEGs or of TFRecords; without it, pictures are drawn."
 
 _QUICK_VALUES = {"rounds": "1", "seconds": "0.2"}
@@ -169,7 +169,7 @@ def _command_line(what: str, given: Given) -> list[str]:
 
 BENCH = Menu(
     "resnet-tpu bench",
-    "Measure speed on this machine, and compare it with other installed libraries.",
+    "Measure speed on this machine, and compare it with that of other installed libraries.",
     {
         "input": bench_input,
         "wait": bench_wait,

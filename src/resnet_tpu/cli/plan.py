@@ -51,7 +51,7 @@ class PlanOptions:
     )
     fast: bool = option(
         False,
-        "Compile for 4 chips, with the same number of images each, and scale up to the slice. For comparing many "
+        "Compile for 4 chips, with as many images on each as in the slice, and scale up to it. For comparing many "
         "slices.",
     )
     top: int = option(

@@ -36,7 +36,7 @@ def _bigtable_options() -> dict[str, Option]:
     examples=(
         "resnet-tpu prepare flower_photos data/flowers      # downloads them if there is no such folder",
         "resnet-tpu prepare my_photos data/mine --short_side=256 --workers=8",
-        "resnet-tpu prepare my_photos data/mine --recompress --quality=90     # fewer bytes, same pixels",
+        "resnet-tpu prepare my_photos data/mine --recompress --quality=90     # fewer bytes, same sizes in pixels",
         "resnet-tpu prepare photos.csv data/photos --split=0.9,0.1     # CSV: path,label[,split]",
         "resnet-tpu prepare data/flowers --bigtable_instance=INSTANCE --bigtable_table=flowers",
         "resnet-tpu prepare gs://BUCKET/raw gs://BUCKET/data --beam -- --runner=DataflowRunner ...",

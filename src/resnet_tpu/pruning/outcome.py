@@ -113,7 +113,9 @@ def _find(model_dir: str, output_dir: str) -> str:
         if folders.steps_of_run(path):
             return path
     do = "Run --combine where `prune` ran, or copy the run to that path."
-    raise UserError(storage.join(output_dir, PHASES), f"{model_dir}, which has no checkpoint here", "its training", do)
+    raise UserError(
+        storage.join(output_dir, PHASES), f"{model_dir}, which has no checkpoint here", "a run with one", do
+    )
 
 
 def _read_rows(path: str) -> list[tuple[PhaseName, int]]:

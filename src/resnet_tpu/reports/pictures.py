@@ -52,7 +52,7 @@ def draw_confusion(matrix: np.ndarray, class_names: Sequence[str]) -> Picture:
     if is_small:
         _write_counts(axes, matrix, fractions)
     total, right = int(matrix.sum()), int(np.trace(matrix))
-    axes.set_title(f"{right:,} of {total:,} images correct ({right / max(total, 1):.1%})")
+    axes.set_title(f"{right:,} of {total:,} images right ({right / max(total, 1):.1%})")
     return figure
 
 
@@ -73,7 +73,7 @@ def draw_mistakes(
     title = f"{len(mistakes)} of {num_wrong:,} mistakes, the most confident first" if mistakes else "No mistakes"
     figure.text(0.15 / figure_width, 1 - 0.3 / figure_height, title, fontsize=13, fontweight="bold")
     if mistakes:
-        legend = "Red: the predicted class and its probability."
+        legend = "Red: the class predicted and its probability."
         figure.text(0.15 / figure_width, 1 - 0.52 / figure_height, legend, fontsize=8, color=_WRONG)
     for i, (mistake, image) in enumerate(zip(mistakes, images, strict=True)):
         left, bottom = 0.15 + i % columns * width, figure_height - header - i // columns * height - 2

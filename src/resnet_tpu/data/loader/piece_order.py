@@ -29,8 +29,8 @@ class Segment(NamedTuple):
 class _Tape(NamedTuple):
     """An epoch's pieces in order, the number of records up to the end of each, and whether each is laid backwards.
 
-    Where a stretch ends within a piece, one end of the piece comes late in the epoch and the other early: that must
-    not be the same end in every epoch.
+    Where a stretch ends within a piece, one end of the piece comes late in the epoch and the other early. Which
+    end comes late must not be the same in every epoch.
     """
 
     pieces: list[int]

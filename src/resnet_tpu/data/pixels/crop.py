@@ -45,9 +45,9 @@ def train_window(
 ) -> Window:
     """A random window. Evaluation's centre crop replaces one that is the whole image, as in the original.
 
-    With a `min_area` other than the original's, `largest_window` replaces it: the centre crop might cover less. The
-    original never falls back for a greyscale JPEG, because it compares channel counts as well; here all images are
-    treated alike.
+    With a `min_area` other than the original's, `largest_window` replaces it: the centre crop might cover less than
+    that. The original never falls back for a greyscale JPEG, because it compares channel counts as well; here all
+    images are treated alike.
     """
     window = sample_crop_window(rng, height, width, min_area)
     if window != Window(0, 0, height, width):

@@ -48,7 +48,7 @@ def kept_copies(path: str, ending: str) -> Iterator[tuple[str, bytes]]:
 
 
 def keep(path: str, ending: str, data: bytes, *, with_file: bool = False) -> None:
-    """Keeps `data` in a writable place where `kept_copies` looks, this machine's first or, `with_file`, the file's."""
+    """Keeps `data` in the first writable place where `kept_copies` looks. with_file: next to the file, if possible."""
     candidates = _candidates(path, ending)
     for candidate in sorted(candidates, key=storage.is_remote, reverse=True) if with_file else candidates:
         with contextlib.suppress(OSError, UserError):

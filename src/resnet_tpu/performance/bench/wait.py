@@ -96,7 +96,7 @@ def bench_wait(where: str, config: Config, options: WaitBenchOptions, command: S
     if options.picture:
         shares = {name: compare.median(runs, "input_wait_share") for name, runs in outputs.items()}
         bars = [Bar(name, 100 * share, f"{share:.1%}", name != "basic") for name, share in shares.items()]
-        write_bars(options.picture, grid.title, bars, "% of the time in which the device waits for input")
+        write_bars(options.picture, grid.title, bars, "% of the time that the device waits for input")
 
 
 def _calibrate(config: Config, options: WaitBenchOptions) -> float:

@@ -125,8 +125,8 @@ def plan(
     price_per_chip_hour: for the cost of the run. host: the speed at which each machine supplies images, so that waiting
     for them counts; None: as fast as the devices take them.
     search: also looks for the largest training batch that fits.
-    fast: compiles for four chips of the generation with the same number of images each; transfers are those of the
-    whole slice.
+    fast: compiles for four chips of the generation, with as many images on each as in the slice; transfers are those
+    of the whole slice.
     Takes minutes: see `compile_step`. Raises UserError for options that do not fit together, a batch that is not
     divisible among the devices, or if the compiler is not installed.
     """

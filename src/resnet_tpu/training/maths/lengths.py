@@ -23,7 +23,7 @@ class Lengths:
         return self._ends(self.per_eval, step)
 
     def saves_at(self, step: int) -> bool:
-        """Whether a checkpoint is due at `step`: one that is never deleted, or at the end of a period or of the run."""
+        """Whether a checkpoint is due at `step`: one never deleted, or at the end of a saving period or of the run."""
         return step in self.kept or self._ends(self.per_save, step)
 
     def reports_at(self, step: int) -> bool:
