@@ -128,7 +128,7 @@ def test_from_weights_the_recipe_is_to_fine_tune_at_their_size(
     run = tmp_path / "run"
     words = (f"--data_dir={photos}", f"--model_dir={run}", f"--init_from={weights}", "--train_steps=1", "--num_cores=1")
     logged = trains(capsys, *words)
-    assert "on a CPU, finetune with train_batch_size=16\n" in logged
+    assert "using finetune with train_batch_size=16, for 16 images on a CPU\n" in logged
     network, seen = "resnet_depth = 18, resnet_width = 4, stem = imagenet", "image_size = 48, crop_pct = 0.9"
     assert f"{network}, {seen}, resize_method = bilinear\n" in logged
     config = config_of(run)
