@@ -246,12 +246,12 @@ def _command(command: Command, above: Sequence[Option] = ()) -> str:
 def _named_options(command: Command, above: Sequence[str]) -> Iterator[str]:
     """Sentences with the names of the options that are explained elsewhere, and with the short names of some."""
     if above:
-        yield f"Also, [as above](#{command.program.split()[1]}): {_listed(above)}."
+        yield f"It also takes these options, [explained above](#{command.program.split()[1]}): {_listed(above)}."
     names = [name for group in command.groups for name, option in group.options.items() if TRAINING.get(name) == option]
     if len(names) == len(TRAINING):
-        yield "Also every [training option](options.md)."
+        yield "It also takes every [training option](options.md)."
     elif names:
-        yield f"Also, of the [training options](options.md): {_listed(names)}."
+        yield f"It also takes these [training options](options.md): {_listed(names)}."
     aliases = {name: alias for group in command.groups for name, alias in group.own_aliases.items()}
     if aliases and len(names) < len(TRAINING):
         yield f"{', '.join(f'`{name}` is short for `{alias.option}`' for name, alias in aliases.items())}."
