@@ -158,6 +158,17 @@ def test_boxes_of_other_photos_and_a_path_to_nothing_are_named(imagenet: Path, t
             prepare(str(imagenet), str(tmp_path / "out"), options, console=QUIET)
 
 
+def test_two_files_for_one_image_name_are_refused(tmp_path: Path) -> None:
+    for folder in ("new", "old"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "a.xml").write_text("<a/>")
+    with pytest.raises(UserError, match=r"new/a.xml and .*old/a.xml, expected one file per image name"):
+        read_boxes(str(tmp_path))
+    (tmp_path / "old" / "a.xml").unlink()
+    (tmp_path / "new" / "._a.xml").write_bytes(b"\xff")  # as macOS leaves them
+    assert read_boxes(str(tmp_path)) == {"a": ()}
+
+
 @pytest.mark.parametrize("encoding", ["utf-7", "shift_jis", "unknown"])
 def test_a_file_is_utf_8_whatever_it_says(tmp_path: Path, encoding: str) -> None:
     box = "<xmin>1</xmin><ymin>2</ymin><xmax>5</xmax><ymax>8</ymax>"

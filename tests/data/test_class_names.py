@@ -40,3 +40,9 @@ def test_error_shows_the_first_difference_in_long_lists() -> None:
     ):
         with pytest.raises(UserError, match=f"Classes of data: got {got}, expected {expected}, in this order"):
             check_classes("data", found, names)
+
+
+def test_error_shows_no_difference_that_does_not_count() -> None:
+    names = ["m\u00fcsli", *(f"class{number}" for number in range(11))]
+    with pytest.raises(UserError, match="got 12, where 11 is other, expected 12, where it is class10"):
+        check_classes("data", ["mu\u0308sli", *names[1:-1], "other"], names)

@@ -97,6 +97,12 @@ def test_flat_validation_of_imagenet(tmp_path: Path) -> None:
         ("validation/v_1.JPEG", "n02", "validation"),
         ("validation/v_2.JPEG", "n01", "validation"),
     ]
+    touch(tmp_path, "validation/3.HEIC", "validation/.4.jpg")
+    assert find_photos(str(tmp_path)).findings == [
+        Finding(Kind.OTHER_FILE, "synset_labels.txt"),
+        Finding(Kind.HIDDEN, "validation/.4.jpg"),
+        Finding(Kind.OTHER_FILE, "validation/3.HEIC"),
+    ]
     for count in (1, 3):
         (tmp_path / "synset_labels.txt").write_text("n02\n" * count)
         with pytest.raises(UserError, match=f"got {count} lines, expected one per image, 2"):
@@ -188,6 +194,8 @@ def test_csv(tmp_path: Path) -> None:
     found = find_photos(write_csv(tmp_path, "path,label,split\n1.jpg,a,train\n2.jpg,b,val\n3.jpg,b,Test\n"))
     assert found.has_splits
     assert [photo.split for photo in found.photos] == ["train", "validation", "test"]
+    missing = [finding.path for finding in found.findings if finding.kind is Kind.MISSING_IN_SPLIT]
+    assert missing == ["train/b", "validation/a", "test/a"]
 
 
 @pytest.mark.parametrize("mark", [";", "\t"])

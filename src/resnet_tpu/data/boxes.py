@@ -38,7 +38,7 @@ def read_boxes(path: str) -> Boxes:
         return {}
     given = Path(path)
     if given.is_dir():
-        found = {file.stem: _read_xml(file) for file in sorted(given.rglob("*.xml"))}
+        found = _read_folder(given)
     elif given.is_file():
         found = _read_csv(given)
     else:
@@ -68,6 +68,15 @@ def _read_csv(path: Path) -> Boxes:
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UserError(str(path), error, "a readable CSV file in UTF-8", "Correct the file.") from None
     return {name: tuple(found) for name, found in boxes.items()}
+
+
+def _read_folder(folder: Path) -> Boxes:
+    files: dict[str, Path] = {}
+    for file in sorted(folder.rglob("[!.]*.xml")):  # macOS puts `._` files next to others
+        if other := files.get(file.stem):
+            raise UserError("bounding_boxes", f"{other} and {file}", "one file per image name", "Remove one of them.")
+        files[file.stem] = file
+    return {name: _read_xml(file) for name, file in files.items()}
 
 
 def _read_xml(path: Path) -> tuple[Box, ...]:

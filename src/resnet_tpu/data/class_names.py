@@ -56,6 +56,7 @@ def check_classes(where: str, found: list[str] | None, expected: list[str] | Non
         log.warning("The network knows its classes only by number. In the order of %s, %s", where, numbering(found))
     if are_same_classes(found, expected):
         return
+    found, expected = ([normalize_name(name) for name in names] for names in (found, expected))
     do = "Use data with the same classes, or another model_dir."
     got, wanted = listed(found, _MOST_SHOWN), listed(expected, _MOST_SHOWN)
     if got == wanted:  # they differ only in names that are not shown

@@ -11,9 +11,9 @@ from resnet_tpu.data.boxes import Boxes
 from resnet_tpu.data.class_names import normalize_name
 from resnet_tpu.data.findings import Finding, Kind
 from resnet_tpu.data.photo_csv import read_photo_csv
-from resnet_tpu.data.photos import SPLIT_FOLDERS, Photo, PhotoListing, class_names_of
+from resnet_tpu.data.photos import SPLIT_FOLDERS, Photo, PhotoListing, find_missing_classes
 from resnet_tpu.data.pixels.pillow import IMAGE_SUFFIXES
-from resnet_tpu.data.split import SPLITS, Split
+from resnet_tpu.data.split import Split
 from resnet_tpu.errors import UserError, nearest
 
 Entry = storage.Entry | os.DirEntry[str]
@@ -148,20 +148,13 @@ def _scan_splits(raw: str, folders: list[str], findings: list[Finding]) -> Photo
         noted: list[Finding] = []
         names = _folders(storage.join(raw, folder), folder, noted)
         if not names and split == "validation":
-            findings.extend(item for item in noted if item.kind is Kind.HIDDEN)
+            findings.extend(item for item in noted if item.kind is not Kind.STRAY)
             photos.extend(_flat_validation(raw, folder))
             continue
         findings.extend(noted)
         for name in names:
             photos.extend(_scan_class(raw, f"{folder}/{name}", name, split, findings))
-    present = {(photo.split, photo.class_name) for photo in photos}
-    classes = class_names_of(photos)
-    findings.extend(
-        Finding(Kind.MISSING_IN_SPLIT, f"{by_split[split]}/{name}")
-        for split in SPLITS
-        for name in classes
-        if split in by_split and (split, name) not in present
-    )
+    findings.extend(find_missing_classes(photos, by_split))
     return PhotoListing(photos, findings, has_splits=True)
 
 

@@ -16,7 +16,7 @@ MANIFEST = "manifest.json"
 LABELS = "labels.txt"
 """The class names alone, one per line: for people, and for data that has no manifest."""
 STATE_FOLDER = "_prepare"
-"""Where results of finished shards are kept until the manifest is written."""
+"""Where the results of finished shards are kept, so that a later run knows them."""
 
 
 @dataclass(frozen=True)

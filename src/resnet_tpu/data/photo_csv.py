@@ -8,7 +8,7 @@ from typing import Any
 
 from resnet_tpu import storage
 from resnet_tpu.data.findings import Finding, Kind
-from resnet_tpu.data.photos import SPLIT_FOLDERS, Photo, PhotoListing
+from resnet_tpu.data.photos import SPLIT_FOLDERS, Photo, PhotoListing, find_missing_classes
 from resnet_tpu.errors import UserError
 
 
@@ -40,7 +40,10 @@ def read_photo_csv(path: str) -> PhotoListing:
                     findings.append(Finding(Kind.LISTED_TWICE, photo.name, f"line {reader.line_num}"))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UserError(f"CSV {path}", error, "a readable CSV file in UTF-8", "Save it as CSV in UTF-8.") from None
-    return PhotoListing(list(photos.values()), findings, has_splits="split" in columns)
+    listed, has_splits = list(photos.values()), "split" in columns
+    if has_splits:
+        findings.extend(find_missing_classes(listed, {photo.split: photo.split for photo in listed if photo.split}))
+    return PhotoListing(listed, findings, has_splits=has_splits)
 
 
 def _csv_path(path: str, name: str) -> str:

@@ -64,6 +64,17 @@ def find_small_classes(
     return findings
 
 
+def find_missing_classes(photos: Sequence[Photo], folders: Mapping[Split, str]) -> list[Finding]:
+    """A finding for each class that lacks photos in one of the splits, given with the names that the user gave them."""
+    present = {(photo.split, photo.class_name) for photo in photos}
+    return [
+        Finding(Kind.MISSING_IN_SPLIT, f"{folders[split]}/{name}")
+        for split in SPLITS
+        for name in class_names_of(photos)
+        if split in folders and (split, name) not in present
+    ]
+
+
 def class_names_of(photos: Iterable[Photo]) -> list[str]:
     """The class names in byte order, which is the order of their labels."""
     return sorted({photo.class_name for photo in photos}, key=os.fsencode)

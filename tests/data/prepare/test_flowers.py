@@ -8,10 +8,12 @@ from collections.abc import Iterator
 from functools import partial
 from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
 
+from resnet_tpu.data.prepare import flowers
 from resnet_tpu.data.prepare.flowers import COUNTS, fetch_flower_photos
 from resnet_tpu.errors import UserError
 
@@ -60,6 +62,25 @@ def test_the_photos_are_fetched_once(served: tuple[Path, str], tmp_path: Path) -
     assert list((tmp_path / "cache" / "resnet_tpu").iterdir()) == [Path(fetched)]
     (folder / "f.tgz").unlink()
     assert fetch_flower_photos(url=f"{url}/f.tgz", sha256=sha256, counts={"a": 1, "b": 1}) == fetched
+
+
+def test_what_another_process_has_fetched_meanwhile_stays(
+    served: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, url = served
+    sha256 = pack(folder / "f.tgz", FILES)
+    photo, download = tmp_path / "cache/resnet_tpu/flower_photos/a/1.jpg", flowers._download
+
+    def slower(*arguments: Any) -> str:
+        for name in FILES:
+            (photo.parents[2] / name).parent.mkdir(parents=True, exist_ok=True)
+            (photo.parents[2] / name).write_bytes(b"theirs")
+        return download(*arguments)
+
+    monkeypatch.setattr(flowers, "_download", slower)
+    fetched = fetch_flower_photos(url=f"{url}/f.tgz", sha256=sha256, counts={"a": 1, "b": 1}, console=QUIET)
+    assert list((tmp_path / "cache" / "resnet_tpu").iterdir()) == [Path(fetched)]
+    assert photo.read_bytes() == b"theirs"
 
 
 def test_another_file_is_refused(served: tuple[Path, str], tmp_path: Path) -> None:

@@ -297,8 +297,12 @@ def test_only_bad_images_are_refused(tmp_path: Path, run) -> None:
     for name in ("a", "b"):
         (tmp_path / "raw" / name).mkdir(parents=True)
         (tmp_path / "raw" / name / "1.jpg").write_bytes(b"")
-    with pytest.raises(UserError, match="got 2 of 2 that cannot be used"):
+    with pytest.raises(UserError, match=r"got 2 of 2 that cannot be used .* at most 1 .* pass --overwrite\.$"):
         run(tmp_path / "raw", tmp_path / "out", max_bad_fraction=1.0)
+
+
+def test_the_fraction_is_taken_as_it_is_written() -> None:
+    assert PrepareOptions(max_bad_fraction=0.29).allowed_bad(100) == 29  # 0.29 * 100 is a little less, as a float
 
 
 def test_duplicates_are_listed(tmp_path: Path, draw, run) -> None:

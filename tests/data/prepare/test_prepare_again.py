@@ -106,6 +106,17 @@ def test_overwriting_leaves_no_index_of_an_earlier_shard(class_folders: Path, tm
         assert {path.stem for path in (out / "_index").iterdir()} == {path.name for path in out.glob("*-of-*")}
 
 
+def test_a_finished_run_is_replaced_even_if_its_report_is_gone(class_folders: Path, tmp_path: Path, run) -> None:
+    out = tmp_path / "out"
+    run(class_folders, out)
+    (out / "report.txt").unlink()
+    shard = next(out.glob("train-*"))
+    before = shard.stat().st_mtime_ns
+    run(class_folders, out, overwrite=True)
+    assert shard.stat().st_mtime_ns > before
+    assert (out / "report.txt").exists()
+
+
 def test_changes_are_noticed_and_named(class_folders: Path, tmp_path: Path, draw, run, contents) -> None:
     out = tmp_path / "out"
     run(class_folders, out)

@@ -459,6 +459,21 @@ def test_rows_of_other_data_stay_unless_told_otherwise(server: Any, records: Pat
     assert len(open_source(config(bigtable_train_prefix="other_"), "train")) == 1
 
 
+def test_rows_that_were_about_to_be_deleted_are_deleted_by_the_next_call(
+    server: Any, records: Path, tmp_path: Path
+) -> None:
+    copy(records)
+    other = tmp_path / "other"
+    other.mkdir()
+    with RecordWriter(str(other / "train-00000-of-00001")) as writer:
+        writer.write(example(9, b"other"))
+    server.failures["DropRowRange"].append((0, DENIED, "not yet"))
+    with pytest.raises(UserError, match="not yet"):
+        copy(other, overwrite=True)
+    assert copy(other) == 1
+    assert len(bigtable_rows.Rows(config(), "train").scan()) == 1
+
+
 def iter_samples(data: DataConfig, split: Any) -> list[Any]:
     source = open_source(data, split)
     return [source[i] for i in range(len(source))]

@@ -111,10 +111,11 @@ def _digest(paths: Sequence[str], split: Split, manifest: Manifest | None) -> st
 def _claim(part: _Part, *, overwrite: bool) -> _Part | None:
     """Claims the rows with the part's prefix; rows already written count as done. None if all of them are."""
     before = None if overwrite else part.rows.read_about()
-    if before and before.made_from == part.about.made_from:
+    is_same = before is not None and before.made_from == part.about.made_from
+    if before and is_same and (before.finished or before.done):
         return None if before.finished else replace(part, about=replace(part.about, done=before.done))
     first = part.rows.first_key(part.rows.prefix)
-    if first is not None and not overwrite:
+    if first is not None and not (overwrite or is_same):  # if it is the same, the rows found were about to be deleted
         got = f"rows of other data with the prefix {part.rows.prefix}, such as {format_key(first)}"
         do = f"Pass --overwrite to delete them, or choose another table or {part.rows.prefix_option}."
         raise UserError(part.rows.name, got, "none, or rows of the same records", do)

@@ -51,8 +51,9 @@ def fetch_flower_photos(
             unpacked = Path(aside, FLOWER_PHOTOS)
             if _count(unpacked) != counts:
                 raise UserError(url, f"photos {_count(unpacked)}", f"photos {counts}", by_hand)
-            shutil.rmtree(folder, ignore_errors=True)
-            unpacked.rename(folder)
+            if _count(folder) != counts:  # another process may have put it there, and be reading it
+                shutil.rmtree(folder, ignore_errors=True)
+                unpacked.rename(folder)
             shutil.rmtree(aside)
     # URLError and TimeoutError are OSErrors; a length that is not a number is a ValueError
     except (OSError, tarfile.TarError, http.client.HTTPException, ValueError) as error:

@@ -92,4 +92,4 @@ class PrepareOptions:
 
     def allowed_bad(self, num_images: int) -> int:
         """How many of `num_images` images may be left out."""
-        return max(1, int(self.max_bad_fraction * num_images)) if self.max_bad_fraction else 0
+        return max(1, int(round(self.max_bad_fraction * num_images, 6))) if self.max_bad_fraction else 0

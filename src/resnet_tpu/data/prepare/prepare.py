@@ -136,14 +136,15 @@ def _conclude(
 
 def _check_bad(raw_dir: str, out_dir: str, findings: list[Finding], options: PrepareOptions, num_images: int) -> None:
     bad = [finding for finding in findings if finding.kind.is_bad]
-    allowed = options.allowed_bad(num_images)
-    if len(bad) <= allowed and len(bad) < num_images:
+    allowed = min(options.allowed_bad(num_images), num_images - 1)  # a data set has at least one image
+    if len(bad) <= allowed:
         return
     storage.write_text(storage.join(out_dir, REPORT), report_text(None, findings, {}))
+    alternative = ", or allow more" if len(bad) < num_images else ""
     first = "; ".join(", ".join(filter(None, (f"{item.path}: {item.kind.what}", item.detail))) for item in bad[:5])
     raise UserError(
         f"Images in {raw_dir}",
         f"{len(bad)} of {num_images} that cannot be used ({first}{'; ...' if len(bad) > 5 else ''})",
         f"at most {allowed} (max_bad_fraction {options.max_bad_fraction:g})",
-        f"All are listed in {storage.join(out_dir, REPORT)}. Fix them and pass --overwrite, or allow more.",
+        f"All are listed in {storage.join(out_dir, REPORT)}. Fix them and pass --overwrite{alternative}.",
     )

@@ -33,7 +33,7 @@ def render_report(manifest: Manifest) -> RenderableType:
 def _findings_table(findings: Iterable[FindingGroup]) -> Table:
     table = Table("what", "done", "count", "first paths", title="Noticed")
     for found in findings:
-        paths = [escape(visible(path)) for path in found.first[:_SHOWN_PATHS]]
+        paths = [escape(_on_one_line(path)) for path in found.first[:_SHOWN_PATHS]]
         if found.count > len(paths) and paths:
             paths.append("...")
         table.add_row(found.what, found.action, f"{found.count:,}", "\n".join(paths))
@@ -48,5 +48,9 @@ def report_text(manifest: Manifest | None, findings: Iterable[Finding], counts: 
         lines.extend(f"  {class_name}: {count}" for class_name, count in split.per_class.items())
     for found in group_findings(findings, counts, first=None):
         lines.append(f"{found.what}, {found.action}: {found.count}")
-        lines.extend(f"  {visible(path)}" for path in found.first)
+        lines.extend(f"  {_on_one_line(path)}" for path in found.first)
     return "".join(f"{line}\n" for line in lines)
+
+
+def _on_one_line(path: str) -> str:
+    return visible(path).replace("\n", "\\n")

@@ -40,7 +40,8 @@ def reserve(out_dir: str, assignment: Assignment, options: dict[str, Any], *, ov
         before = _read_run(out_dir)
         _refuse_foreign(out_dir, [*before.shards, *_SUMMARIES] if before else [])
         changes = _changes(before, run) if before else []
-        if before and overwrite and (changes or storage.exists(storage.join(out_dir, REPORT))):
+        has_ended = any(storage.exists(storage.join(out_dir, name)) for name in (MANIFEST, REPORT))
+        if before and overwrite and (changes or has_ended):
             _remove(out_dir, before.shards)
         elif changes:
             do = "Pass --overwrite to write the shards again, or choose another folder."
@@ -117,6 +118,6 @@ def sweep(out_dir: str) -> None:
     if storage.is_remote(out_dir):
         return
     for folder in (out_dir, f"{out_dir}/_index", f"{out_dir}/{STATE_FOLDER}"):
-        for prefix in (*SPLITS, "manifest", "labels", "report", "prepare"):
+        for prefix in (*SPLITS, "manifest", "labels", "report", "prepare", "shards"):
             for left in Path(folder).glob(f".{prefix}[-.]*.partial"):
                 left.unlink(missing_ok=True)
