@@ -1,6 +1,7 @@
 """The command `resnet-tpu`: its verbs on real files, how options combine, help, and mistakes."""
 
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -323,8 +324,9 @@ def test_a_folder_of_photos_alone_is_enough_to_train(
     assert "is at step 2 of 2." in prints(capsys, *command, "--dry_run")
     assert cli.main(command) == 0
     assert "is at step 2 of 2. Raise train_steps to continue, or give another model_dir." in capsys.readouterr().err
-    Path("other").mkdir()
-    Path("other/my photos").symlink_to(raw)
+    Path("a [v2]").symlink_to(raw)
+    assert "Checkpoints every 2 steps in runs/a _v2_\n" in prints(capsys, "train", "a [v2]", *command[2:], "--dry_run")
+    shutil.copytree(raw, "other/my photos")
     assert cli.main(["train", "other/my photos", *command[2:]]) == 2
     assert "got a run on my photos in runs/my photos/config.json, expected none, or one on other/my photos" in (
         capsys.readouterr().err

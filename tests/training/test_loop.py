@@ -92,6 +92,7 @@ def test_warns_when_batch_size_changes_epochs(tiny: Tiny, whole: Path, caplog: p
     assert "steps 7 to 20 (5.4 epochs)" in dry_run(longer)
     assert "train_steps" not in dry_run(longer.replace(train_steps=13))
     assert "steps 7 to 13 (4.0 epochs)" in dry_run(longer.replace(train_steps=13))
+    assert "another batch size" not in dry_run(tiny(whole, train_batch_size=15, train_steps="4epochs"))
     train(tiny(whole, train_batch_size=32, train_steps="4epochs"))
     assert "5 steps of 32 images. As earlier steps had another batch size, the run ends after 2.8 epochs" in caplog.text
     assert "give train_steps=8 for 4epochs" in caplog.text

@@ -8,7 +8,7 @@ from resnet_tpu import storage
 from resnet_tpu.cli.arguments import Group
 from resnet_tpu.cli.command import Command, Given
 from resnet_tpu.cli.menu import Menu
-from resnet_tpu.cli.run_options import configure_like_run, groups_for_trainings
+from resnet_tpu.cli.run_options import configure_like_run, follow_start, groups_for_trainings
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.fields import FilePath, option
 from resnet_tpu.reports.console import make_console
@@ -55,7 +55,7 @@ class TrainOptions:
 def profile_input(given: Given) -> None:
     """Images per second of the input, CPU time by stage, what the step needs, and what would help."""
     options = given.fill(InputOptions)
-    config = configure_like_run(given.values)
+    config = follow_start(configure_like_run(given.values), given.values)
     config.data.require_images()
 
     from resnet_tpu.performance.profiling import input, report  # noqa: A004 (its name there)
@@ -86,7 +86,7 @@ def profile_train(given: Given) -> None:
     options = given.fill(TrainOptions)
     if options.trace and (more := [name for name in given.values if name not in ("trace", "format")]):
         raise UserError("--trace", ", ".join(more), "--format alone", "Leave the rest out: nothing is trained.")
-    config = configure_like_run(given.values)
+    config = follow_start(configure_like_run(given.values), given.values)
 
     from resnet_tpu.performance.profiling import report, training
 

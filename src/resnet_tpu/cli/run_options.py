@@ -1,5 +1,6 @@
 """The options of a run on the command lines of verbs, given singly or in bulk, and the `Config` made from them."""
 
+import logging
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,8 @@ from resnet_tpu.options.overrides import Layer, merge, parse_overrides, read_yam
 from resnet_tpu.options.run_file import read_run
 from resnet_tpu.performance.plan.topology import find_tpu_slice
 from resnet_tpu.recipes import find_recipe
+
+log = logging.getLogger(__name__)
 
 CONCERNS = {
     "data": "the images",
@@ -114,6 +117,28 @@ def configure_like_run(given: Mapping[str, Any]) -> Config:
     return configure(given, run and without_old_counts(run, given))
 
 
+def follow_start(config: Config, given: Mapping[str, Any]) -> Config:
+    """`config`, made from `given`, with the network and its preprocessing of what a run of it starts from.
+
+    That is the run to resume in model_dir, else the initial weights. Options that are given stay; changes are logged.
+    """
+    from resnet_tpu.checkpoints import folders, weights
+    from resnet_tpu.recipes.choice import options_to_follow
+
+    run = folders.run_to_resume(config.run.model_dir)
+    source = run.origin if run else config.train.resnet_checkpoint
+    source_options = run.values if run else weights.options_of_weights(source) if source else {}
+    changes = options_to_follow(config, source_options, fixed=given_names(given))
+    if changes:
+        log.info("As in %s: %s", source, ", ".join(f"{name} = {value}" for name, value in changes.items()))
+    return config.replace(**changes)
+
+
+def given_names(given: Mapping[str, Any]) -> set[str]:
+    """The names of the options given on the command line, in bulk and singly."""
+    return {name for layer in layers_of(given) for name in layer.values}
+
+
 def layers_of(given: Mapping[str, Any]) -> list[Layer]:
     """The options given on the command line, in bulk and singly, from the lowest layer to the highest."""
     layers = [Layer(path, read_yaml(path)) for path in given.get("config_file", ())]
@@ -129,7 +154,7 @@ def _replacing_table(layer: Layer) -> Layer:
 
 def without_old_counts(run: Layer, given: Mapping[str, Any]) -> Layer:
     """The options of a run, without its counts of images and classes if other images are given."""
-    if {"data_dir", "bigtable_instance"}.isdisjoint(name for layer in layers_of(given) for name in layer.values):
+    if given_names(given).isdisjoint({"data_dir", "bigtable_instance"}):
         return run
     counted = ("num_train_images", "num_label_classes")
     return Layer(run.origin, {name: value for name, value in run.values.items() if name not in counted})

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 import shlex
 import sys
 from collections.abc import Mapping
@@ -11,7 +12,14 @@ from typing import Any
 
 from resnet_tpu.cli.arguments import Argument, Group
 from resnet_tpu.cli.command import Command, Given
-from resnet_tpu.cli.run_options import configure, groups_for_trainings, layers_of, without_old_counts
+from resnet_tpu.cli.run_options import (
+    configure,
+    follow_start,
+    given_names,
+    groups_for_trainings,
+    layers_of,
+    without_old_counts,
+)
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import OPTIONS, Config, LotteryConfig
 from resnet_tpu.options.fields import option
@@ -105,6 +113,7 @@ def _model_dir_for(config: Config) -> str:
     if data_dir in ("", "null", "synthetic") or config.data.bigtable_instance or storage.is_remote(data_dir):
         return ""
     name = Path(os.path.normpath(Path(data_dir).absolute())).name  # absolute, because `..` has no name of its own
+    name = re.sub(r"[][*?\\]", "_", name)  # checkpoints cannot be written to folders with such names
     return storage.join("runs", name) if name else ""
 
 
@@ -113,7 +122,7 @@ def _check_images(run: Layer | None, config: Config) -> None:
     from resnet_tpu import storage
 
     trained_on, data_dir = run.values.get("data_dir") if run else None, config.data.data_dir
-    if run and trained_on and storage.absolute(trained_on) != storage.absolute(data_dir):
+    if run and trained_on and storage.resolved(trained_on) != storage.resolved(data_dir):
         do = "Give --model_dir: another one, or the same one to continue that run on these images."
         raise UserError("model_dir", f"a run on {trained_on} in {run.origin}", f"none, or one on {data_dir}", do)
 
@@ -125,22 +134,16 @@ def _complete(config: Config, values: Mapping[str, Any]) -> Config:
        and device.
     2. In any case: the network and its preprocessing, from that run, else from the initial weights.
     """
-    from resnet_tpu.checkpoints import folders, weights
-    from resnet_tpu.recipes.choice import options_to_follow
+    from resnet_tpu.checkpoints import folders
 
     run = folders.run_to_resume(config.run.model_dir)
-    given_names = {"model_dir", *(name for layer in layers_of(values) for name in layer.values)}
     if not values.get("recipe") and not values.get("config_file"):
         defaults = _options_of_run(run, values) if run else _options_of_recipe(config)
         if defaults:
-            missing = {name: value for name, value in defaults.values.items() if name not in given_names}
+            given = {"model_dir", *given_names(values)}
+            missing = {name: value for name, value in defaults.values.items() if name not in given}
             config = merge(config, [Layer(defaults.origin, missing)])
-    source = run.origin if run else config.train.resnet_checkpoint
-    source_options = run.values if run else weights.options_of_weights(source) if source else {}
-    changes = options_to_follow(config, source_options, fixed=given_names)
-    if changes:
-        log.info("As in %s: %s", source, ", ".join(f"{name} = {value}" for name, value in changes.items()))
-    return config.replace(**changes)
+    return follow_start(config, values)
 
 
 def _options_of_run(resumed: Layer, given: Mapping[str, Any]) -> Layer:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from resnet_tpu.cli.arguments import Group
 from resnet_tpu.cli.command import Command, Given
-from resnet_tpu.cli.run_options import configure_like_run, groups_for_trainings
+from resnet_tpu.cli.run_options import configure_like_run, follow_start, groups_for_trainings
 from resnet_tpu.options.fields import option
 from resnet_tpu.reports.console import make_console
 
@@ -39,7 +39,7 @@ class TuneOptions:
 def tune(given: Given) -> None:
     """Time each way to compute a training step on these devices, and remember the fastest."""
     options = given.fill(TuneOptions)
-    config = configure_like_run(given.values)
+    config = follow_start(configure_like_run(given.values), given.values)
     if not config.data.location:
         config = config.replace(data_dir="null")
 

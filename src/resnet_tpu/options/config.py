@@ -376,7 +376,7 @@ class TrainConfig:
     steps_per_eval: Length = option(1251, "Interval between evaluations in train_and_eval.", at_least=1)
     iterations_per_loop: Length = option(
         1251,
-        "Steps or epochs between two points at which the host logs, records metrics and may save a checkpoint.",
+        "Steps or epochs between two points at which the host logs and records metrics.",
         at_least=1,
     )
     save_checkpoints_steps: Length | None = option(

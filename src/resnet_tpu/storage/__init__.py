@@ -23,7 +23,7 @@ from resnet_tpu.storage.files import (
     remove,
     remove_dir,
 )
-from resnet_tpu.storage.paths import absolute, cache_dir, is_remote, join, parent_of
+from resnet_tpu.storage.paths import absolute, cache_dir, is_remote, join, parent_of, resolved
 from resnet_tpu.storage.writing import (
     append_text,
     check_file,
@@ -71,6 +71,7 @@ __all__ = [
     "remove",
     "remove_dir",
     "reserved",
+    "resolved",
     "write_bytes",
     "write_text",
     "write_whole",

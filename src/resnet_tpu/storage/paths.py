@@ -57,3 +57,8 @@ def parent_of(path: str) -> str:
 def absolute(path: str) -> str:
     """The path, made independent of the working directory."""
     return path.rstrip("/") if is_remote(path) else os.path.abspath(path)  # noqa: PTH100
+
+
+def resolved(path: str) -> str:
+    """The absolute path with symbolic links followed, by which two names of one folder are recognised."""
+    return absolute(path if is_remote(path) else os.path.realpath(path))

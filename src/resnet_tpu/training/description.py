@@ -35,6 +35,8 @@ def note_on_epochs(config: Config, step: int, total: int, position: int) -> str:
         return ""
     asked = to_steps(train.train_steps, what="train_steps", num_train_images=images, train_batch_size=1)
     needed = step + max(0, asked - position) // train.train_batch_size
+    if needed == total:
+        return ""
     end = (position + max(0, total - step) * train.train_batch_size) / images
     return (
         f"train_steps {train.train_steps} is {total} steps of {train.train_batch_size} images. As earlier steps had "

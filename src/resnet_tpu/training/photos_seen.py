@@ -3,7 +3,6 @@
 import contextlib
 import json
 import logging
-import os
 
 from resnet_tpu import storage
 from resnet_tpu.checkpoints import folders
@@ -21,7 +20,7 @@ _FILE = "training_photos.json"
 def remember_photos(model_dir: str, source: Source) -> None:
     """Adds the training photos to those that the run in `model_dir` has seen, if they were split at random."""
     if isinstance(source, FolderSource) and source.is_split_at_random and hosts.is_first():
-        seen, folder = _photos_seen(model_dir), _place(source)
+        seen, folder = _photos_seen(model_dir), storage.resolved(source.location)
         names = {*seen.get(folder, ()), *source.names}
         if len(names) > len(seen.get(folder, ())):
             text = json.dumps(seen | {folder: sorted(names)}) + "\n"
@@ -51,7 +50,8 @@ def warn_of_training_photos(model_dir: str, source: Source, split: Split) -> Non
     if not (isinstance(source, FolderSource) and source.is_split_at_random):
         return
     known = _photos_seen(model_dir)
-    seen = {*known.get(_place(source), ()), *known.get(storage.absolute(source.location), ())}  # older versions' name
+    places = {storage.resolved(source.location), storage.absolute(source.location)}  # older versions followed no links
+    seen = {name for place in places for name in known.get(place, ())}
     if number := sum(name in seen for name in source.names):
         log.warning(
             "The run was trained on %d of these %d %s photos, so the accuracy will be too high: photos were added to "
@@ -59,12 +59,6 @@ def warn_of_training_photos(model_dir: str, source: Source, split: Split) -> Non
             "or move them to train/, validation/ and test/.",
             number, len(source), split, source.location,
         )  # fmt: skip
-
-
-def _place(source: FolderSource) -> str:
-    """The folder of the photos, with links resolved."""
-    location = source.location
-    return storage.absolute(location if storage.is_remote(location) else os.path.realpath(location))
 
 
 def _photos_seen(model_dir: str) -> dict[str, list[str]]:

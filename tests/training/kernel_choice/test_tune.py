@@ -159,15 +159,16 @@ def test_the_choice_is_remembered_for_the_same_step_alone(
 
 @pytest.mark.long
 def test_the_step_of_a_training_from_weights_is_timed_with_what_comes_with_them(
-    fused_wins: None, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    fused_wins: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     dense = CONFIG.replace(model_dir=str(tmp_path / "dense"), train_steps=1, steps_per_eval=1, mean_rgb=(0.5, 0.5, 0.5))
     train(dense)
-    tuned = CONFIG.replace(resnet_checkpoint=dense.run.model_dir)
-    tune.tune_run(tuned)
-    with caplog.at_level(logging.INFO):
-        train(tuned.replace(model_dir=str(tmp_path / "own"), train_steps=1, steps_per_eval=1))
-    assert "Kernels: fused (the fastest when they were timed here)" in caplog.messages
+    options = {name: value for name, value in OPTIONS.items() if not name.startswith("resnet_")}
+    arguments = [f"--{name}={value}" for name, value in options.items()] + [f"--init_from={dense.run.model_dir}"]
+    assert cli.main(["tune", *arguments]) == 0
+    own = [f"--model_dir={tmp_path / 'own'}", "--train_steps=1", "--steps_per_eval=1", "--mode=train"]
+    assert cli.main(["train", *arguments, *own]) == 0
+    assert "Kernels: fused (the fastest when they were timed here)" in capsys.readouterr().err
 
 
 def test_a_cpu_says_why_it_goes_without_its_own_kernels(

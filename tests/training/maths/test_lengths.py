@@ -29,6 +29,16 @@ def test_a_checkpoint_is_due_every_5000_steps_or_after_a_longer_loop() -> None:
     assert lengths_of(config.replace(iterations_per_loop="60epochs")).per_save == 6000
 
 
+def test_more_steps_than_a_device_can_count_are_refused() -> None:
+    config = Config().replace(num_train_images=1000, train_batch_size=10)
+    assert lengths_of(config.replace(train_steps=2**31 - 1)).total == 2**31 - 1
+    for length in (2**31, "21474837epochs"):
+        with pytest.raises(
+            UserError, match=r"train_steps: got .* = 2,147,483,[67]\d\d steps, expected at most 2,147,483,647"
+        ):
+            lengths_of(config.replace(train_steps=length))
+
+
 def test_steps_to_keep_are_sorted_and_must_be_numbers() -> None:
     assert kept_steps("30, 0,12,30") == (0, 12, 30)
     with pytest.raises(UserError, match="lottery_checkpoint_iters: got '1;2', expected steps such as 0,11259"):

@@ -51,7 +51,7 @@ def data_for_network(data: DataConfig, network_data: DataConfig, *, also: Collec
 
 def is_elsewhere(data: DataConfig, run_data: DataConfig) -> bool:
     """Whether the images of `data` lie elsewhere than those of the run."""
-    return storage.absolute(data.location) != storage.absolute(run_data.location)
+    return storage.resolved(data.location) != storage.resolved(run_data.location)
 
 
 def load_newest(config: Config) -> Trained:

@@ -53,13 +53,13 @@ def tune(config: Config, mesh: Mesh) -> tuple[KernelSetting, list[Trial]]:
     for setting in track(every, "verify kernels", len(every)):
         try:
             step = setting.train_step(network, config, mesh)
-            if wrong := reference.why_not(reference.distances(step, mesh)):
-                trials.append(Trial(setting, left_out=wrong))
-                continue
+            wrong = reference.why_not(reference.distances(step, mesh))
         except (jax.errors.JaxRuntimeError, UserError, ValueError, TypeError) as error:
-            trials.append(Trial(setting, left_out=first_line(error)))
-            continue
-        steps[setting] = step
+            step, wrong = None, first_line(error)
+        if left_out := next(filter(None, hosts.exchange(wrong)), ""):  # all hosts must time the same settings
+            trials.append(Trial(setting, left_out=left_out))
+        elif step is not None:
+            steps[setting] = step
     trials += _time(steps, config, mesh)
     trials = [_as_trial(row) for row in hosts.from_first(lambda: [dataclasses.asdict(trial) for trial in trials])]
     best = fastest(trials)

@@ -6,6 +6,8 @@ from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config
 from resnet_tpu.options.lengths import Length, to_steps
 
+_MOST_STEPS = 2**31 - 1  # devices count steps in int32
+
 
 @dataclass(frozen=True)
 class Lengths:
@@ -38,10 +40,13 @@ class Lengths:
 def steps_of(config: Config, name: str, length: Length) -> int:
     """`length`, of the option `name`, in optimizer steps of a run whose options are resolved.
 
-    Raises UserError when it is not a length.
+    Raises UserError when it is not a length, or longer than a step can count.
     """
     images, batch = config.data.images_per_epoch, config.train.train_batch_size
-    return to_steps(length, what=name, num_train_images=images, train_batch_size=batch)
+    steps = to_steps(length, what=name, num_train_images=images, train_batch_size=batch)
+    if steps > _MOST_STEPS:
+        raise UserError(name, f"{length} = {steps:,} steps", f"at most {_MOST_STEPS:,}", f"Lower {name}.")
+    return steps
 
 
 def lengths_of(config: Config) -> Lengths:
