@@ -5,6 +5,7 @@ import itertools
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -126,6 +127,17 @@ def test_a_picture_is_read_as_its_file_is(tmp_path: Path, photos: Path, run: tup
     Image.new("F", (3, 3)).save(tmp_path / "floats.tiff")
     with Image.open(tmp_path / "floats.tiff") as floats, pytest.raises(rt.UserError, match="pixels are floats"):
         model.predict(floats)
+
+
+def test_a_picture_that_occurs_more_than_once_is_read_by_one_thread(tmp_path: Path) -> None:
+    noise = Image.fromarray(np.random.default_rng(0).integers(0, 256, (200, 300, 3), np.uint8))
+    noise.save(tmp_path / "noise.png")
+    for _ in range(5):
+        with Image.open(tmp_path / "noise.png") as picture, ThreadPoolExecutor(4) as threads:
+            found = {
+                sample.encoded for sample in threads.map(images.ImageSource([picture] * 16, []).__getitem__, range(16))
+            }
+        assert found == {images.ImageSource([noise], [])[0].encoded}
 
 
 def test_images_of_an_iterator_that_reuses_their_place_are_told_apart(

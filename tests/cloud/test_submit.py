@@ -337,7 +337,11 @@ def test_script_of_each_host_trains_and_copies_log_and_exit_code(
 
 
 def test_a_wheel_is_taken_along(
-    tmp_path: Path, dry_run: Callable[..., str], programs: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    dry_run: Callable[..., str],
+    programs: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     wheel = tmp_path / "resnet_tpu-9-py3-none-any.whl"
     wheel.write_bytes(b"wheel")
@@ -350,6 +354,13 @@ def test_a_wheel_is_taken_along(
         f"import fsspec; files, path = fsspec.url_to_fs('{copied}'); files.get(path, 'resnet_tpu-9-py3-none-any.whl')"
     )
     assert lines[3][-1] == "./resnet_tpu-9-py3-none-any.whl[tpu,gcp]"
+    assert cli.main(words("gke", f"--package={wheel}", staging, "--dry_run")) == 0
+    assert f"Before you send this yourself, copy {wheel} to {copied}\n" in capsys.readouterr().err
+    with monkeypatch.context() as patched:
+        patched.setenv("PATH", str(tmp_path))
+        assert cli.main(words("gke", f"--package={wheel}", staging)) == 2
+    assert "got no program kubectl" in capsys.readouterr().err
+    assert not fsspec.filesystem("memory").exists("/staging")  # nothing was uploaded
     programs(kubectl="cat >/dev/null; echo created")
     assert cli.main(words("gke", f"--package={wheel}", staging)) == 0
     assert fsspec.filesystem("memory").cat("/staging/jobs/job-1/resnet_tpu-9-py3-none-any.whl") == b"wheel"

@@ -60,6 +60,13 @@ def test_evaluations_in_any_order_are_drawn_by_step_and_the_best_is_starred():
     assert np.asarray(star.get_xydata()).tolist() == [[20, 0.75]]
 
 
+def test_an_evaluation_of_other_images_is_drawn_if_there_is_no_other():
+    own = {"step": 10, "split": "eval", "time": 0.0, "top_1_accuracy": 0.5}
+    other = {"step": 5, "split": "eval", "time": 0.0, "top_1_accuracy": 0.99, "other_images": 1}
+    for rows, label in (([other, own], "best 50.00% at step 10"), ([other], "best 99.00% at step 5")):
+        assert draw_training(rows).axes[0].lines[0].get_label() == f"validation top-1 ({label})"
+
+
 def test_a_top_5_accuracy_that_is_always_whole_is_left_out():
     figure = draw_training([{**row, "top_5_accuracy": 1.0} for row in _rows(100, 25)])
     labels = [str(line.get_label()).partition(" (")[0] for line in figure.axes[0].lines]
@@ -80,6 +87,14 @@ def test_long_run_is_averaged_not_thinned():
     points = np.asarray(figure.axes[1].lines[0].get_xydata())
     assert 750 <= len(points) <= 1500
     assert points[:, 1].mean() == pytest.approx(1 + 5 * np.exp(-5 * np.arange(30_000) / 30_000).mean())
+
+
+def test_the_best_of_many_evaluations_is_one_of_them():
+    rows = [
+        {"step": step, "split": "eval", "time": 0.0, "top_1_accuracy": 0.9 if step == 800 else 0.5}
+        for step in range(2000)
+    ]
+    assert draw_training(rows).axes[0].lines[0].get_label() == "validation top-1 (best 90.00% at step 800)"
 
 
 @pytest.mark.parametrize(

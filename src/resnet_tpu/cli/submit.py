@@ -1,6 +1,7 @@
 """`resnet-tpu submit`: trains in Google Cloud."""
 
 import json
+import logging
 import sys
 from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, Any, Literal
@@ -16,6 +17,8 @@ from resnet_tpu.options.overrides import names_file
 
 if TYPE_CHECKING:
     from resnet_tpu.cloud.job import Job, JobOptions
+
+log = logging.getLogger(__name__)
 
 _EXAMPLE = "--package=WHEEL -- --recipe=v5e-8 --data_dir=gs://BUCKET/imagenet --model_dir=gs://BUCKET/run"
 
@@ -69,6 +72,8 @@ def _gke(given: Given) -> None:
 
     options = given.fill(gke.GkeOptions)
     common, job = _make_job(given)
+    if not common.dry_run:
+        gke.find_kubectl()  # before anything is uploaded
     _send(common, job, gke.to_yaml(gke.manifest(job, options)), lambda: gke.submit(job, options))
 
 
@@ -109,10 +114,12 @@ def _make_job(
 
 def _send(options: "JobOptions", job: "Job", shown: str, send: Callable[[], None]) -> None:
     """With --dry_run, only prints the request; otherwise uploads what the job needs, then sends it."""
-    from resnet_tpu.cloud.package import upload
+    from resnet_tpu.cloud.package import is_local_wheel, upload
 
     if options.dry_run:
         sys.stdout.write(shown)
+        if is_local_wheel(options.package):
+            log.info("Before you send this yourself, copy %s to %s", options.package, job.package)
         return
     upload(options.package, job.package)
     send()

@@ -96,16 +96,21 @@ def _pod(job: Job, options: GkeOptions) -> dict[str, Any]:
     return pod | {"terminationGracePeriodSeconds": 120, "containers": [container]}
 
 
+def find_kubectl() -> str:
+    """The path of kubectl. Raises UserError if it is not installed."""
+    if kubectl := shutil.which("kubectl"):
+        return kubectl
+    do = "Install it (gcloud components install kubectl), or apply what --dry_run prints from another machine."
+    raise UserError("GKE", "no program kubectl", "it to be installed", do)
+
+
 def submit(job: Job, options: GkeOptions) -> None:
     """Gives the manifest to `kubectl apply`.
 
     Raises UserError with kubectl's message if it refuses, if the cluster belongs to another project than the job, and
     if the cluster already has a job of that name, which would not start again.
     """
-    kubectl = shutil.which("kubectl")
-    if kubectl is None:
-        do = "Install it (gcloud components install kubectl), or apply what --dry_run prints from another machine."
-        raise UserError("GKE", "no program kubectl", "it to be installed", do)
+    kubectl = find_kubectl()
     context = [f"--context={options.context}"] if options.context else []
     if job.project:
         _check_project(job.project, options.context or _current_context(kubectl))

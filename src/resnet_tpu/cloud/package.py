@@ -21,7 +21,7 @@ def package_in_container(given: str, folder: str) -> str:
     folder: the job's folder in a bucket, to which `upload` copies a wheel from this machine.
     Raises UserError for a file that the job could not read.
     """
-    if _is_local_wheel(given):
+    if is_local_wheel(given):
         if not storage.exists(given):
             raise UserError("--package", given, "an existing file", "Build it with `make wheels`.")
         return storage.join(folder, _file_name(given))
@@ -39,9 +39,14 @@ def package_in_container(given: str, folder: str) -> str:
     return f"resnet-tpu[tpu,gcp]=={__version__}"
 
 
+def is_local_wheel(given: str) -> bool:
+    """Whether `given` is a wheel on this machine, which the job can only get by way of a bucket."""
+    return _is_wheel(given) and not storage.is_remote(given)
+
+
 def upload(given: str, target: str) -> None:
     """Copies a wheel from this machine to `target`. Does nothing for other packages."""
-    if _is_local_wheel(given):
+    if is_local_wheel(given):
         storage.write_bytes(target, storage.read_bytes(given))
 
 
@@ -59,10 +64,6 @@ def install_commands(package: str) -> list[str]:
 def _is_wheel(package: str) -> bool:
     """Whether `package` is a wheel on this machine or in a bucket, not a requirement that pip resolves itself."""
     return package.endswith(".whl") and " @ " not in package and not package.startswith(_ADDRESSES)
-
-
-def _is_local_wheel(package: str) -> bool:
-    return _is_wheel(package) and not storage.is_remote(package)
 
 
 def _file_name(path: str) -> str:

@@ -10,18 +10,22 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import PercentFormatter
 
 from resnet_tpu.errors import UserError
+from resnet_tpu.reports.metrics import OTHER_IMAGES
 from resnet_tpu.reports.results import Result, best_results
 from resnet_tpu.reports.style import COLORS, DASHES, GRAY, MARKERS, STYLE, Picture, add_title, count_axis, shorten
 
-_MAX_POINTS = 1500  # of a curve; more points are averaged, because they would be less than a pixel apart
+_MAX_POINTS = 1500  # of a training curve; more points are averaged, because they would be less than a pixel apart
 
 
 @mpl.rc_context(STYLE)
 def draw_training(rows: Sequence[dict[str, Any]]) -> Picture:
     """Draws accuracy, loss and learning rate by step, those that are in the rows of `read_metrics`.
 
-    Raises UserError when the rows contain none of these.
+    Evaluations of other images than the run's are drawn only if there are no others. Raises UserError when the rows
+    contain none of these.
     """
+    own = [row for row in rows if not row.get(OTHER_IMAGES)]
+    rows = own if any(row["split"] == "eval" for row in own) else rows
     drawers = (_draw_accuracy, _draw_loss, _draw_learning_rate)
     names = (("top_1_accuracy", "top_5_accuracy"), ("loss",), ("learning_rate",))
     held = {name for row in rows for name in row}
@@ -79,11 +83,11 @@ def _dots(num_points: int, marker: str = MARKERS[0]) -> dict[str, Any]:
 
 
 def _series(rows: Sequence[dict[str, Any]], split: str, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Ascending steps and their finite values, averaged to at most `_MAX_POINTS` points."""
+    """Ascending steps and their finite values; those of training are averaged to at most `_MAX_POINTS` points."""
     points = sorted((row["step"], row[name]) for row in rows if row["split"] == split and name in row)
     array = np.array([point for point in points if math.isfinite(point[1])], np.float64).reshape(-1, 2)
     block = math.ceil(len(array) / _MAX_POINTS)
-    if block > 1:
+    if block > 1 and split == "train":
         array = np.stack([part.mean(0) for part in np.array_split(array, len(array) // block)])
     return array[:, 0], array[:, 1]
 

@@ -487,11 +487,16 @@ def test_a_photo_that_cannot_be_read_is_skipped_where_that_is_allowed(class_fold
     assert {*batch["label"]} == {1, 2}
 
 
-def test_photos_that_cannot_be_reached_are_never_skipped(class_folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("code", "expected"), [(errno.ESTALE, "a disk that can be reached"), (errno.EMFILE, "a free file descriptor")]
+)
+def test_photos_that_cannot_be_reached_are_never_skipped(
+    class_folders: Path, monkeypatch: pytest.MonkeyPatch, code: int, expected: str
+) -> None:
     data = config(class_folders, skip_bad_records=True, num_label_classes=None)
     source = open_source(data, "train")
-    monkeypatch.setattr(Path, "read_bytes", Mock(side_effect=OSError(errno.ESTALE, os.strerror(errno.ESTALE))))
-    with pytest.raises(UserError, match="expected a disk that can be reached"):
+    monkeypatch.setattr(Path, "read_bytes", Mock(side_effect=OSError(code, os.strerror(code))))
+    with pytest.raises(UserError, match=f"expected {expected}"):
         next(train_batches(source, data, batch_size=20, seed=5))
 
 

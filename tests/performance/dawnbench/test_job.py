@@ -99,6 +99,7 @@ def test_run_again_it_changes_nothing(job: Path) -> None:
 def test_evaluation_may_follow_the_training_on_its_own(job: Path, tmp_path: Path) -> None:
     alone = tmp_path / "run"
     shutil.copytree(job, alone, ignore=shutil.ignore_patterns("eval", "metrics.jsonl", "results.tsv"))
+    assert cli.main(["eval", str(alone)]) == 0  # of the last checkpoint
     assert cli.main(["bench", "dawnbench", "--mode=eval", f"--model_dir={alone}"]) == 0
     assert (alone / "results.tsv").read_bytes() == (job / "results.tsv").read_bytes()
 

@@ -17,6 +17,11 @@ def test_plans_are_drawn_side_by_side(tmp_path: Path) -> None:
     assert (tmp_path / "plan.png").stat().st_size > 10_000
 
 
+def test_a_slice_without_a_price_is_told_from_one_that_is_too_small() -> None:
+    cost = draw_plans([make_plan(price_per_chip_hour=1), make_plan(price_per_chip_hour=None)]).axes[-1]
+    assert [text.get_text() for text in cost.texts][1:] == ["no price"]
+
+
 def test_an_evaluation_alone_is_drawn_without_hours() -> None:
     figure = draw_plans([make_plan(train=None, price_per_chip_hour=None)])
     assert len(figure.axes) == 3

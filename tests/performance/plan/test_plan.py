@@ -120,7 +120,7 @@ def test_prices_are_one_number_or_numbers_by_generation() -> None:
     assert price_of(read_prices(""), "v4") is None
 
 
-@pytest.mark.parametrize("text", ["cheap", "-1", "nan", "inf", "v9=1", "v5e="])
+@pytest.mark.parametrize("text", ["cheap", "-1", "nan", "inf", "v9=1", "v5e=", "1,20", "v5e=1.2,v5litepod=3"])
 def test_what_is_no_price_is_refused(text: str) -> None:
     with pytest.raises(UserError, match="price_per_chip_hour"):
         read_prices(text)

@@ -86,6 +86,7 @@ def test_augmentation_that_weighs_is_named() -> None:
     stages = (Stage("decode", 500), Stage("augment: randaugment", 500))
     data = DataConfig(augment_name="randaugment")
     assert options(stages=stages, data=data) == ["--randaug_num_layers=1"]
+    assert options(stages=stages, data=dataclasses.replace(data, randaug_num_layers=1)) == ["--augment_name=null"]
     assert options(stages=(Stage("decode", 900), Stage("augment: randaugment", 100)), data=data) == []
 
 

@@ -18,10 +18,10 @@ from resnet_tpu import cli, resnet_main
 from resnet_tpu.checkpoints import reading
 from resnet_tpu.data.folders import find_photos
 from resnet_tpu.data.photos import split_at_random
-from resnet_tpu.data.sources.image_files import FileSource
+from resnet_tpu.data.sources.image_files import FileSource, FolderSource
 from resnet_tpu.data.sources.source import Sample
 from resnet_tpu.errors import UserError
-from resnet_tpu.options.config import Config
+from resnet_tpu.options.config import Config, DataConfig
 from resnet_tpu.options.run_file import read_run
 from resnet_tpu.training.inference.evaluate_run import evaluate_run
 from resnet_tpu.training.inference.predict import names_of, predict
@@ -263,6 +263,13 @@ def test_unwritable_report_is_refused_before_predicting(tmp_path: Path, monkeypa
 def test_a_model_dir_without_checkpoint_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="expected a model_dir or a checkpoint in it"):
         predict(Config().replace(model_dir=str(tmp_path)))
+
+
+def test_names_of_photos_are_known_without_reading_them(coloured_photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = FolderSource(DataConfig(data_dir=str(coloured_photos)), "validation")
+    names = [source[i].name for i in range(len(source))]
+    monkeypatch.setattr(Path, "read_bytes", None)
+    assert names_of(source, [1, 0]) == [names[1], names[0]]
 
 
 def test_names_of_remote_images_are_asked_for_together() -> None:

@@ -1,7 +1,6 @@
 """Memory for batches, reused as soon as nothing refers to a batch any more."""
 
 import mmap
-import threading
 import weakref
 from collections import deque
 from typing import NamedTuple
@@ -66,23 +65,27 @@ class Slots:
 
     def __init__(self, layout: Layout) -> None:
         self.layout, self.shared = layout, SharedMemory()
-        self._mapped: list[mmap.mmap] = []
+        self._memory: list[memoryview] = []  # of each slot
         self._free: deque[int] = deque()
-        self._lock = threading.Lock()
 
     def take(self) -> Slot:
-        """A free slot, with whatever an earlier batch left in it. Thread-safe."""
-        try:
-            number = self._free.pop()
-        except IndexError:
-            with self._lock:
-                number = len(self._mapped)
-                self.shared.resize((number + 1) * self.layout.num_bytes)
-                self._mapped.append(map_slot(self.shared, self.layout, number))
-        memory = np.frombuffer(self._mapped[number], np.uint8)
+        """A free slot, with whatever an earlier batch left in it. For one thread at a time."""
+        if not self._free:
+            self._grow()
+        number = self._free.pop()
+        memory = np.frombuffer(self._memory[number], np.uint8)
         # All views refer to this very array, as it does not own its memory: it dies after the last of them.
         weakref.finalize(memory, self._free.append, number).atexit = False
         return Slot(number, self.layout.view(memory))
+
+    def _grow(self) -> None:
+        """Doubles the number of slots: a file descriptor is in use for each part mapped, and there may be few."""
+        first, size = len(self._memory), self.layout.num_bytes
+        count = max(first, 1)
+        self.shared.resize((first + count) * size)
+        part = memoryview(self.shared.map(first * size, count * size))
+        self._memory += [part[i * size : (i + 1) * size] for i in range(count)]
+        self._free.extendleft(range(first, first + count))  # the lowest number is taken first
 
 
 def map_slot(shared: SharedMemory, layout: Layout, number: int) -> mmap.mmap:

@@ -1,5 +1,6 @@
 """Image files as a source: a data set with a folder per class, or files that are named one by one."""
 
+import errno
 import functools
 import logging
 from collections.abc import Sequence
@@ -98,6 +99,11 @@ class FileSource:
         self._labels = {normalize_name(name): label for label, name in enumerate(class_names)}
         self._paths = [file for path in paths for file in _files_of(path)]
 
+    @property
+    def names(self) -> list[str]:
+        """The paths of the images."""
+        return self._paths
+
     def __len__(self) -> int:
         return len(self._paths)
 
@@ -124,6 +130,9 @@ def _read(path: str) -> bytes:
     try:
         return storage.read_image(path)
     except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):  # nothing is wrong with this image
+            do = "Raise the limit, as with `ulimit -n 4096`."
+            raise UserError(f"Image {path}", error.strerror, "a free file descriptor", do) from None
         do = f"Check path and permissions, {OR_SKIP}."
         raise DecodeError(f"Image {path}", error.strerror or error, "a readable file", do) from None
 

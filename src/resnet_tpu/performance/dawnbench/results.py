@@ -40,7 +40,7 @@ class Row(NamedTuple):
 def follow(config: Config, last_step: int, *, is_wanted: Callable[[], bool] = lambda: True) -> list[Row]:
     """Evaluates every checkpoint of `model_dir` as it appears, in order, and writes `results.tsv` after each.
 
-    Ends with the checkpoint of `last_step`, when none has appeared for `eval_timeout` seconds, or when `is_wanted`
+    Ends after the checkpoint of `last_step`, when none has appeared for `eval_timeout` seconds, or when `is_wanted`
     returns False. Does not evaluate a checkpoint twice. `config` must contain the number of training images. Returns
     the rows of `results.tsv`. Raises DamagedCheckpointError.
     """
@@ -50,12 +50,13 @@ def follow(config: Config, last_step: int, *, is_wanted: Callable[[], bool] = la
     patience = Patience(config.eval.eval_timeout)
     while True:
         # every process acts on what the first one sees
-        waiting, is_late, is_done = hosts.from_first(
+        waiting, is_over, is_given_up = hosts.from_first(
             lambda: ([step for step in folders.steps_in(folder) if step not in rows][:1], patience.is_over,
-                     last_step in rows or not is_wanted())
+                     not is_wanted())
         )  # fmt: skip
-        is_late = is_late and not waiting
-        if is_late or is_done:
+        is_done = not waiting and last_step in rows
+        is_late = not waiting and not is_done and is_over
+        if is_late or is_done or is_given_up:
             break
         if not waiting:
             after = max(rows, default=0)

@@ -13,6 +13,7 @@ from resnet_tpu.performance.plan.plan import Plan, Step
 from resnet_tpu.performance.plan.table import label_of
 from resnet_tpu.reports.style import COLORS, GRAY, STYLE, add_title
 
+_NO_FIT = "does not fit"
 _KINDS = [field.name for field in dataclasses.fields(Memory)]
 
 
@@ -23,6 +24,7 @@ def draw_plans(plans: Sequence[Plan]) -> Figure:
     The steps are those of training, or of evaluation if only that was planned.
     """
     hours, costs = [plan.hours for plan in plans], [plan.cost for plan in plans]
+    missing = ["no price" if plan.fits else _NO_FIT for plan in plans]
     panels: list[tuple[str, Callable[[Axes], None]]] = [
         ("images/s", lambda axes: _bars(axes, [_step(plan).images_per_second for plan in plans], "{:,.0f}")),
         ("memory per device, GiB", lambda axes: _draw_memory(axes, plans)),
@@ -31,7 +33,7 @@ def draw_plans(plans: Sequence[Plan]) -> Figure:
     if any(number is not None for number in hours):
         panels.append(("hours", lambda axes: _bars(axes, hours, "{:,.2f}")))
     if any(number is not None for number in costs):
-        panels.append(("cost of the run", lambda axes: _bars(axes, costs, "{:,.2f}")))
+        panels.append(("cost of the run", lambda axes: _bars(axes, costs, "{:,.2f}", missing)))
     height = 0.9 + 0.32 * len(plans)
     figure = Figure(figsize=(9, 0.8 + height * len(panels)), layout="constrained")
     for axes, (title, draw) in zip(figure.subplots(len(panels), squeeze=False)[:, 0], panels, strict=True):
@@ -51,9 +53,11 @@ def _step(plan: Plan) -> Step:
     return step
 
 
-def _bars(axes: Axes, values: Sequence[float | None], form: str) -> None:
+def _bars(axes: Axes, values: Sequence[float | None], form: str, missing: Sequence[str] | None = None) -> None:
+    """A bar per value, labelled with it, or with the word in `missing` (default: that it does not fit) if None."""
+    missing = missing or [_NO_FIT] * len(values)
     bars = axes.barh(range(len(values)), [number or 0 for number in values], color=COLORS[0], height=0.62)
-    labels = ["does not fit" if number is None else form.format(number) for number in values]
+    labels = [word if number is None else form.format(number) for number, word in zip(values, missing, strict=True)]
     axes.bar_label(bars, labels, padding=4)
     axes.set_xticks([])  # the bars show their values
     axes.set_xlim(0, 1.15 * max((number or 0 for number in values), default=0) or 1)
@@ -71,5 +75,5 @@ def _draw_memory(axes: Axes, plans: Sequence[Plan]) -> None:
         limit = plan.topology.device_memory / GIB
         axes.plot([limit, limit], [row - 0.4, row + 0.4], color=GRAY, linewidth=2)
         if not _step(plan).fits:
-            axes.text(0, row, " does not fit", va="center")
+            axes.text(0, row, f" {_NO_FIT}", va="center")
     axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))

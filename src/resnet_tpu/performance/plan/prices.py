@@ -19,9 +19,10 @@ def read_prices(text: str) -> dict[str, float]:
             price = float(number)
         except ValueError:
             price = -1.0
-        if not 0 <= price < float("inf") or generation not in ("", *GENERATIONS, *GPUS):
-            expected = f"a number, or numbers by generation ({', '.join([*GENERATIONS, *GPUS])})"
-            raise UserError("--price_per_chip_hour", part, expected, "Write 1.20 or v5e=1.20,v3=2.20.")
+        is_known = generation in ("", *GENERATIONS, *GPUS)
+        if not (0 <= price < float("inf") and is_known) or generation in prices:  # as in 1,20
+            expected = f"a number, or one number for each generation ({', '.join([*GENERATIONS, *GPUS])})"
+            raise UserError("--price_per_chip_hour", text, expected, "Write 1.20 or v5e=1.20,v3=2.20.")
         prices[generation] = price
     return prices
 

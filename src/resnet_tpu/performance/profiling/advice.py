@@ -108,7 +108,8 @@ def _remedies(figures: InputFigures) -> Iterator[Advice]:
     if figures.photos:
         yield from _for_photos(figures, figures.photos)
     if (share := figures.share("augment")) > _NOTABLE:
-        cheaper = "--randaug_num_layers=1" if data.augment_name == "randaugment" else "--augment_name=null"
+        has_layers = data.augment_name == "randaugment" and data.randaug_num_layers != 1
+        cheaper = "--randaug_num_layers=1" if has_layers else "--augment_name=null"
         text = f"Augmentation is {share:.0%} of the CPU time: fewer or cheaper operations, if the accuracy allows it."
         yield Advice(text, cheaper if data.augment_name else "--random_erasing=0")
 

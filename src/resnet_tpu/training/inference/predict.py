@@ -13,7 +13,7 @@ from resnet_tpu import storage
 from resnet_tpu.checkpoints import folders
 from resnet_tpu.data.class_names import check_classes
 from resnet_tpu.data.sources.data_dir import open_source
-from resnet_tpu.data.sources.image_files import FileSource
+from resnet_tpu.data.sources.image_files import FileSource, FolderSource
 from resnet_tpu.data.sources.source import Source, as_remote, raise_if_damaged
 from resnet_tpu.data.sources.subset import evenly_spaced
 from resnet_tpu.data.split import Split
@@ -164,9 +164,10 @@ def check_any(indices: np.ndarray) -> None:
 
 
 def names_of(source: Source, indices: list[int]) -> list[str]:
-    """The names of these images. Remote images are fetched many at a time; image files are not read again."""
-    if isinstance(source, FileSource):
-        return [source.where(i) for i in indices]
+    """The names of these images. Files in folders are not read again; remote images are fetched many at a time."""
+    if isinstance(source, FileSource | FolderSource):
+        names = source.names
+        return [names[i] for i in indices]
     if (far := as_remote(source)) is None:
         return [source[i].name for i in indices]
     parts = (far.fetch(indices[i : i + _NAMES_AT_ONCE]) for i in range(0, len(indices), _NAMES_AT_ONCE))
