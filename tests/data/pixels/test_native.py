@@ -177,6 +177,20 @@ def test_the_usual_is_not_refused(library: native.Library, kind: str) -> None:
         np.testing.assert_array_equal(out, expected(window.cut(image), 20, mirrored=True))
 
 
+@pytest.mark.parametrize("length", [0, 1, 2, 9])
+def test_many_metadata_segments_are_skipped_like_one(library: native.Library, length: int) -> None:
+    plain, out = encode(61, 47), np.empty((2, 20, 20, 3), np.uint8)
+    segment = b"\xff\xe1" + length.to_bytes(2, "big") + bytes(max(0, length - 2))
+    for count in (1, 20_000):
+        file = plain[:2] + segment * count + plain[2:]
+        assert library.read_facts(file) == native.Facts(61, 47, True)
+        for encoded, target in zip((plain, file), out, strict=True):
+            assert library.resize_jpeg(encoded, Window(3, 2, 50, 40), target, mirrored=False, method="bicubic")
+        np.testing.assert_array_equal(out[0], out[1])
+    for end in range(2, 4 + len(segment)):
+        assert library.read_facts(file[:end]) is None
+
+
 def damaged(count: int) -> list[bytes]:
     """JPEGs with a few wrong bytes in the header or the data, truncated, or with parts exchanged."""
     rng = np.random.default_rng(7)

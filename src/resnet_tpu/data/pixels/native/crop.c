@@ -20,6 +20,18 @@ static void refuse_warning(j_common_ptr jpeg, int level) {
         refuse(jpeg);
 }
 
+/* Skips a segment of EXIF or XMP data, and notes that there is one. jpeg_save_markers would tell this as well, but for
+   each segment it walks along all that it has saved. */
+static boolean note_metadata(j_decompress_ptr jpeg) {
+    struct jpeg_source_mgr *source = jpeg->src;
+    if (source->bytes_in_buffer < 2)
+        refuse((j_common_ptr)jpeg);
+    long length = source->next_input_byte[0] << 8 | source->next_input_byte[1]; /* with these two bytes */
+    source->skip_input_data(jpeg, length < 2 ? 2 : length);
+    ((decoder *)jpeg->client_data)->has_metadata = 1;
+    return TRUE;
+}
+
 static void release(buffer *b, size_t most) {
     if (b->size <= most)
         return;
@@ -94,7 +106,8 @@ int interface_version(void) { return INTERFACE; }
 /* Begins a file: libjpeg reads everything before the pixels. False when it is unusual; jumps when it is damaged. */
 static int open_jpeg(decoder *d, const uint8_t *encoded, size_t length) {
     jpeg_create_decompress(&d->jpeg); /* anew: else tables of the last file would replace missing ones */
-    jpeg_save_markers(&d->jpeg, EXIF_OR_XMP, 1);
+    d->has_metadata = 0;
+    jpeg_set_marker_processor(&d->jpeg, EXIF_OR_XMP, note_metadata);
     jpeg_mem_src(&d->jpeg, encoded, (unsigned long)length);
     jpeg_read_header(&d->jpeg, TRUE);
     return is_usual(&d->jpeg);
@@ -107,7 +120,7 @@ int read_facts(decoder *d, const uint8_t *encoded, size_t length, int facts[3]) 
     if (!setjmp(d->refused) && open_jpeg(d, encoded, length)) {
         facts[0] = (int)d->jpeg.image_height;
         facts[1] = (int)d->jpeg.image_width;
-        facts[2] = d->jpeg.marker_list != NULL;
+        facts[2] = d->has_metadata;
         done = 1;
     }
     jpeg_destroy_decompress(&d->jpeg);

@@ -69,6 +69,7 @@ typedef struct {
     struct jpeg_decompress_struct jpeg;
     struct jpeg_error_mgr errors;
     jmp_buf refused;
+    int has_metadata; /* whether EXIF or XMP data precede the pixels */
     huffman huffman;
     buffer pixels; /* of the decoded window */
     buffer floats; /* of a resize */
