@@ -79,9 +79,8 @@ def export(given: Given) -> None:
     if compared:
         console.print(comparisons_table(compared))
     path = shlex.quote(bundle.path)
-    for line in (
-        f"{bundle.path}  holds {', '.join(bundle.forms)}.",
-        f"Predict with it: resnet-tpu predict {path} IMAGE",
-        f"Serve it: resnet-tpu serve {path}",
-    ):
+    uses = [f"Predict with it: resnet-tpu predict {path} IMAGE", f"Serve it: resnet-tpu serve {path}"]
+    if bundle.forms == ("savedmodel",):
+        uses = ["Serve it with TensorFlow Serving."]
+    for line in (f"{bundle.path}  holds {', '.join(bundle.forms)}.", *uses):
         console.print(line, markup=False, soft_wrap=True)  # so that commands can be copied whole

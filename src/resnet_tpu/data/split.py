@@ -14,6 +14,10 @@ SPLIT_RATIOS = (0.8, 0.1, 0.1)
 SPLIT_SEED = 1337
 
 
+class NoSplitError(UserError):
+    """Data without images in the split that is asked for."""
+
+
 def split_files(
     names: Sequence[str], ratios: Sequence[float] = SPLIT_RATIOS, seed: int = SPLIT_SEED
 ) -> tuple[list[str], list[str], list[str]]:

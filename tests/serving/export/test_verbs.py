@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 
 from resnet_tpu import cli
+from resnet_tpu.data.records.example import encode_example
+from resnet_tpu.data.records.tfrecord import RecordWriter
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config
 from resnet_tpu.serving.export.bundle import Bundle, find_bundle, open_bundle
@@ -53,6 +55,17 @@ def test_export_shows_files_and_how_the_forms_compare(
     assert f"{path}  holds onnx.\nPredict with it: resnet-tpu predict '{path}' IMAGE\n" in shown
     assert shown.endswith(f"Serve it: resnet-tpu serve '{path}'\n")
     assert open_bundle(folder).name == "resnet"
+
+
+def test_uses_of_a_saved_model_alone_are_not_ours(
+    model_dir: Path, exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = open_bundle(exported)
+    told = dataclasses.replace(whole, forms=("savedmodel",))
+    monkeypatch.setattr("resnet_tpu.serving.export.bundle.open_bundle", lambda _: told)
+    monkeypatch.setattr("resnet_tpu.serving.export.export.export_run", lambda *_, **__: told.path)
+    assert cli.main(["export", str(model_dir), str(tmp_path), "--forms=onnx", "--num_cores=1"]) == 0
+    assert capsys.readouterr().out.endswith(f"{told.path}  holds savedmodel.\nServe it with TensorFlow Serving.\n")
 
 
 @pytest.mark.parametrize("option", ["--split=validation", "--verify_images=40"])
@@ -212,3 +225,18 @@ def test_a_bundle_is_compared_on_images_of_all_classes(trained: Trained, model_d
     expected = open_expected(config, (), split="test", num_images=4)
     assert len(expected.source) == 4
     assert expected.source.where(1) != "noise 1"
+
+
+def test_only_data_without_a_test_split_are_compared_on_validation(
+    trained: Trained, model_dir: Path, tmp_path: Path
+) -> None:
+    config = Config().replace(**{**trained.config.flat(), "model_dir": str(model_dir), "data_dir": str(tmp_path)})
+    with RecordWriter(str(tmp_path / "validation-00000-of-00001")) as writer:
+        writer.write(encode_example({"image/encoded": [b"a photo"], "image/class/label": [1]}))
+    expected = open_expected(config, (), split=None, num_images=4)
+    assert "validation-00000" in expected.source.where(0)
+    with pytest.raises(UserError, match=r"expected files named test-\*"):
+        open_expected(config, (), split="test", num_images=4)
+    (tmp_path / "test-00000-of-00001").write_bytes(b"damaged")
+    with pytest.raises(UserError, match="test-00000"):
+        open_expected(config, (), split=None, num_images=4)

@@ -9,7 +9,7 @@ from resnet_tpu.data.records.tfrecord import RecordError
 from resnet_tpu.data.sources.bigtable_rows import Rows, format_key
 from resnet_tpu.data.sources.labels import make_labels
 from resnet_tpu.data.sources.source import Sample, raise_if_damaged
-from resnet_tpu.data.split import Split
+from resnet_tpu.data.split import NoSplitError, Split
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import DataConfig
 
@@ -106,7 +106,7 @@ class BigtableSource:
             first = rows.first_key()
             got = "an empty table" if first is None else f"none; the first row of the table is {format_key(first)}"
             do = f"Check {rows.prefix_option}, or write the rows with `resnet-tpu prepare`."
-            raise UserError(rows.name, got, f"rows whose keys begin with {rows.prefix}", do)
+            raise NoSplitError(rows.name, got, f"rows whose keys begin with {rows.prefix}", do)
         if any(key != rows.key(i) for i, key in enumerate(keys)):
             self._keys = keys
         last = keys[-1][len(rows.prefix.encode()) :]

@@ -14,7 +14,7 @@ from resnet_tpu.data.sources.image_files import FolderSource
 from resnet_tpu.data.sources.source import Source
 from resnet_tpu.data.sources.synthetic import NoiseSource, ZeroSource
 from resnet_tpu.data.sources.tfrecords import RecordSource, RemoteRecordSource
-from resnet_tpu.data.split import SPLITS, Split, other_split_advice
+from resnet_tpu.data.split import SPLITS, NoSplitError, Split, other_split_advice
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import DataConfig
 
@@ -27,7 +27,8 @@ def open_source(data: DataConfig, split: Split) -> Source:
     A folder with files named train-*, validation-* or test-* is read as TFRecords. Anything else is what `prepare`
     takes: class folders, split folders of class folders, or a CSV file. Empty or 'null': zeros. 'synthetic': coloured
     noise.
-    Raises UserError when there is no such folder, split, class or image, or fewer classes are asked for than found.
+    Raises UserError when there is no such folder, class or image, or fewer classes are asked for than found, and
+    NoSplitError when there is no such split.
     """
     if split not in SPLITS:
         raise UserError("split", repr(split), f"one of {', '.join(SPLITS)}", "Change the value.")
@@ -141,7 +142,7 @@ def check_shards(data_dir: str, split: Split, names: Sequence[str]) -> None:
         found = ", ".join(f"{name}-*" for name, files in shards.items() if files)
         how = " --split=0.8,0.2 --overwrite" if manifest and split == "validation" else ""
         do = f"Make the {split} split with `resnet-tpu prepare{how}`, or {other_split_advice(split)}"
-        raise UserError(what, found, f"files named {split}-*", do)
+        raise NoSplitError(what, found, f"files named {split}-*", do)
     if not listed:
         _warn_of_missing(data_dir, tuple(shards[split]))
 

@@ -14,7 +14,7 @@ from resnet_tpu.data.pixels.decode import OR_SKIP, DecodeError
 from resnet_tpu.data.pixels.pillow import IMAGE_SUFFIXES
 from resnet_tpu.data.sources.labels import UNKNOWN_LABEL, make_labels
 from resnet_tpu.data.sources.source import Sample
-from resnet_tpu.data.split import SPLITS, Split, other_split_advice
+from resnet_tpu.data.split import SPLITS, NoSplitError, Split, other_split_advice
 from resnet_tpu.errors import UserError, listed
 from resnet_tpu.options.config import DataConfig
 
@@ -59,9 +59,8 @@ class FolderSource:
             if not found.has_splits:
                 got = f"{got}, which are split at random"
                 add = f"Name them, as {split}/CLASS/photo.jpg or in a column split of a CSV"
-            raise UserError(
-                f"data_dir {data.data_dir}", got, f"{split} images", f"{add}; or {other_split_advice(split)}"
-            )
+            do = f"{add}; or {other_split_advice(split)}"
+            raise NoSplitError(f"data_dir {data.data_dir}", got, f"{split} images", do)
         self._photos = [
             (
                 photo.path,

@@ -36,16 +36,15 @@ _QUANTIZED = ("Conv", "Add", "MaxPool", "AveragePool", "GlobalAveragePool", "Rel
 def write_int8(folded: Folded, data: DataConfig) -> dict[str, bytes]:
     """Makes the file of the form: an ONNX model with quantised tensors (QDQ), inputs and outputs as in `write_onnx`.
 
-    data: its training images calibrate the ranges. Raises UserError when there are none.
+    data: its training images calibrate the ranges. Raises UserError when they cannot be opened.
     """
     images = _calibration_images(data)
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # from NumPy, about the internals of ONNX Runtime
         source, target = Path(folder) / "model.onnx", Path(folder) / "int8.onnx"
         onnx.save(make_model(folded), source)
-        root = logging.getLogger()
-        level = root.level
-        root.setLevel(logging.ERROR)  # it advises simplifying the model, but there is nothing left to simplify
+        root = logging.getLogger()  # whose filters see only what is logged directly on it, as ONNX Runtime does
+        root.addFilter(_is_error)  # it advises simplifying the model, but there is nothing left to simplify
         try:
             quantize_static(
                 source, target, _Reader(images), quant_format=QuantFormat.QDQ, per_channel=True,
@@ -56,10 +55,14 @@ def write_int8(folded: Folded, data: DataConfig) -> dict[str, bytes]:
         except AssertionError as error:  # raised for a range that is nan
             raise NonFiniteError("Calibration of int8", f"{error} in a range", "finite activations", _DO) from None
         finally:
-            root.setLevel(level)
+            root.removeFilter(_is_error)
         onnx.checker.check_model(str(target))
         _check_ranges(onnx.load(target))
         return {FILES["int8"]: target.read_bytes()}
+
+
+def _is_error(record: logging.LogRecord) -> bool:
+    return record.levelno >= logging.ERROR
 
 
 def _check_ranges(model: onnx.ModelProto) -> None:
@@ -80,8 +83,8 @@ def _calibration_images(data: DataConfig) -> Iterator[np.ndarray]:
     try:
         source = open_source(data, "train")
     except UserError as error:
-        do = "Give --data_dir=FOLDER with training images, or leave int8 out of --forms."
-        raise UserError("Calibration of int8", str(error.got), "training images", do) from None
+        do = f"{error.do} Or leave int8 out of --forms."
+        raise error.but(what=f"Calibration of int8: {error.what}", do=do) from None
     chosen = evenly_spaced(source, NUM_IMAGES)
     batches = eval_batches(chosen, data, batch_size=min(_BATCH, len(chosen)))
     num_whole = 0

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from resnet_tpu.data.sources.source import Source
 from resnet_tpu.data.sources.subset import evenly_spaced
-from resnet_tpu.data.split import Split
+from resnet_tpu.data.split import NoSplitError, Split
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.from_options import network_of
 from resnet_tpu.options.config import PREPROCESSING, Config, DataConfig
@@ -65,8 +65,8 @@ def open_expected(config: Config, images: Sequence[str], *, split: Split | None,
     data = data_for_network(config.data, trained.config.data, also=PREPROCESSING)
     try:
         source, there = open_images(data, images, split or "test", trained.class_names, trained.config.data)
-    except UserError:
-        if images or split:
+    except NoSplitError:
+        if split:
             raise
         source, there = open_images(data, images, "validation", trained.class_names, trained.config.data)
     source = evenly_spaced(source, min(num_images, there))
