@@ -415,6 +415,12 @@ def test_an_empty_host_is_not_every_address() -> None:
         ServeOptions(host="")
 
 
+@pytest.mark.parametrize("name", ["max_wait_ms", "request_timeout", "reload_seconds"])
+def test_no_time_is_longer_than_timers_can_wait(name: str) -> None:
+    with pytest.raises(UserError, match=rf"{name}: got 10000000000.0, expected at most 1e\+06"):
+        dataclasses.replace(ServeOptions(), **{name: 1e10})
+
+
 def test_a_missing_extra_is_named(
     export_dir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

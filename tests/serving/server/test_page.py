@@ -263,6 +263,29 @@ def test_another_model_is_asked_about_the_same_photos(
     assert facts["Version"] == next(export_dir.iterdir()).name
 
 
+@pytest.mark.long
+def test_a_card_that_does_not_come_is_asked_for_again(visit: Callable[..., Visit], photo: Path) -> None:
+    seen = visit()
+    card, about = seen.page.locator("#card"), seen.page.locator("#about")
+    expect(card).to_be_visible()
+    seen.page.route("**/again/metadata", lambda route: route.abort(), times=1)
+    seen.page.get_by_label("Model", exact=True).select_option("again")
+    expect(about).to_contain_text("The server cannot be reached.")
+    expect(card).to_be_hidden()  # it is that of the other model
+    seen.add(photo)
+    expect(about).to_contain_text("again knows 5 classes")
+    expect(card).to_be_visible()
+    expect(seen.page.locator("#facts dd").first).to_have_text("again")
+
+
+@pytest.mark.long
+def test_an_answer_that_breaks_off_is_explained(visit: Callable[..., Visit], photo: Path) -> None:
+    seen = visit()
+    seen.page.route("**/*:classify", lambda route: route.fulfill(status=200, body='{"predictions": [{"cla'))
+    seen.add(photo)
+    expect(seen.answer(photo.name).locator(".error")).to_contain_text("The server cannot be reached.")
+
+
 def test_a_single_model_is_no_choice(visit: Callable[..., Visit]) -> None:
     page = visit().page
     expect(page.locator("#choice")).to_be_visible()

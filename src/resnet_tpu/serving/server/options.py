@@ -26,6 +26,7 @@ class ServeOptions:
         5.0,
         "Longest time that a decoded image waits for others being decoded, in ms. An image on its own never waits.",
         at_least=0,
+        at_most=_MILLION,
     )
     inference_batch_sizes: str = option(
         "",
@@ -52,10 +53,16 @@ class ServeOptions:
         1000, "Most connections at a time; more are answered with 503, except for /health and /metrics.", at_least=1
     )
     request_timeout: float = option(
-        30.0, "Time limit for a request, in seconds; after it, the answer is 408 or 504.", at_least=0.001
+        30.0,
+        "Time limit for a request, in seconds; after it, the answer is 408 or 504.",
+        at_least=0.001,
+        at_most=_MILLION,
     )
     reload_seconds: float = option(
-        5.0, "Seconds between checks for a newer bundle in the folders given; 0: never check.", at_least=0
+        5.0,
+        "Seconds between checks for a newer bundle in the folders given; 0: never check.",
+        at_least=0,
+        at_most=_MILLION,
     )
     drain_seconds: float = option(
         1.0,

@@ -47,7 +47,10 @@ async function ask(url, seconds, signal = new AbortController().signal, options 
   try {
     signal.throwIfAborted();
     const response = await fetch(url, { ...options, signal: stop.signal });
-    const reply = await response.json().catch(() => ({}));
+    const reply = await response.json().catch((error) => {
+      if (response.ok) throw error; // the connection ended within the answer
+      return {}; // a proxy's own page
+    });
     stop.signal.throwIfAborted(); // aborted while the answer arrived
     return { response, reply };
   } catch (error) {
@@ -120,7 +123,7 @@ function refusal(status, { error, predictions }, file) {
   if (status === 413) return tooLarge(file);
   if (status === 503) return new Trouble("The server is busy.", "Wait a moment.", true);
   if (status === 504) return tookTooLong();
-  if (status === 400 || status === 415 || status === 422) return new Trouble("This cannot be read as a photo.", error);
+  if (status === 400 || status === 415) return new Trouble("This cannot be read as a photo.", error);
   return new Trouble("The server could not answer.", error ?? `Its status was ${status}.`, true);
 }
 
@@ -262,7 +265,7 @@ function say(sentence) {
 // ---- the model --------------------------------------------------------------------------------------------------
 
 let listing; // a promise; undefined before the first try and after a failed one
-let cardVersion; // of the model whose card is shown; undefined until one is shown
+let cardVersion; // of the card that is shown or asked for; undefined until a first answer tells it, null if none came
 let toldNames; // the model and its classes, as JSON
 
 /** Asks the server for its models, once. */
@@ -282,7 +285,7 @@ async function showModels() {
   byId("model").replaceChildren(...models.map(({ name }) => make("option", { value: name, textContent: name })));
   if (models.some(({ name }) => name === chosen)) byId("model").value = chosen;
   byId("choice").hidden = models.length < 2;
-  showCard(byId("model").value).catch(showFailure); // photos need not wait for it
+  askForCard(byId("model").value); // photos need not wait for it
 }
 
 async function showCard(name) {
@@ -300,15 +303,20 @@ async function showCard(name) {
   byId("card").hidden = false;
 }
 
-/** Shows the card of the version that has answered, if a newer one has taken over. */
-function renewCard(name, version) {
-  const before = cardVersion;
-  if (before === undefined || before === version) return;
+/** Shows the card of a model, of this version if it is known, and no other card if that fails. */
+function askForCard(name, version) {
   cardVersion = version; // so that it is asked for only once
   showCard(name).catch((error) => {
-    cardVersion = before;
+    if (name !== byId("model").value) return; // another one was chosen in the meantime
+    cardVersion = null; // so that the next answer asks again
+    byId("card").hidden = true;
     showFailure(error);
   });
+}
+
+/** Shows the card of the version that has answered, if a newer one has taken over, or if no card could be shown. */
+function renewCard(name, version) {
+  if (cardVersion !== undefined && cardVersion !== version) askForCard(name, version);
 }
 
 /** The facts on the card, as [what, text]. */
@@ -357,10 +365,9 @@ function showClassNames(names) {
   details.ontoggle = list; // only when opened: there may be thousands
 }
 
-async function chooseModel() {
-  cardVersion = undefined;
+function chooseModel() {
+  askForCard(byId("model").value);
   for (const photo of photos) askAbout(photo); // again, with the other model
-  await showCard(byId("model").value);
 }
 
 // ---- ways in ----------------------------------------------------------------------------------------------------
@@ -402,7 +409,7 @@ function start() {
   takeFrom(byId("shot"));
   takeDrops();
   byId("clear").addEventListener("click", removeAll);
-  byId("model").addEventListener("change", () => chooseModel().catch(showFailure));
+  byId("model").addEventListener("change", chooseModel);
   listModels().catch(showFailure);
 }
 
