@@ -56,7 +56,6 @@ class Bundle:
     version: int
     class_names: list[str]
     image_size: int
-    resize_method: Literal["bicubic", "bilinear"]
     description: Mapping[str, Any]
     forms: tuple[Form, ...]
     config: Config
@@ -183,7 +182,6 @@ def _parse(path: str, content: Mapping[str, Any]) -> Bundle:
         version=int(folder) if folder.isdecimal() else as_kind(int, content["written"], "written"),
         class_names=as_kind(list[str], card["class_names"], "class_names"),
         image_size=image_size,
-        resize_method=method,
         description=card,
         forms=tuple(form for form in FORMS if form in forms),
         config=config_of(content),

@@ -161,7 +161,7 @@ def docs_page(schema: Mapping[str, Any]) -> str:
     for path, methods in schema["paths"].items():
         for method, route in methods.items():
             parts.append(f"<section><h2><code>{method.upper()} {html.escape(path)}</code></h2>")
-            parts.append(f"<p>{html.escape(route.get('description') or route['summary'])}</p>")
+            parts.append(f"<p>{html.escape(route['description'])}</p>")
             for kind, content in route.get("requestBody", {}).get("content", {}).items():
                 parts.append(_block(f"Body, {kind}", content))
             for code, answer in sorted(route["responses"].items()):
@@ -176,13 +176,11 @@ def docs_page(schema: Mapping[str, Any]) -> str:
         f"<title>{html.escape(info['title'])}: interface</title>"
         '<link rel="icon" href="page/icon.svg" type="image/svg+xml"><link rel="stylesheet" href="page/page.css"></head>'
         f"<body><main><h1>{html.escape(info['title'])} {html.escape(info['version'])}</h1>"
-        f'<p>{html.escape(info.get("description", ""))} As a schema: <a href="openapi.json">openapi.json</a>.</p>'
+        f'<p>{html.escape(info["description"])} As a schema: <a href="openapi.json">openapi.json</a>.</p>'
         f"{''.join(parts)}</main></body></html>\n"
     )
 
 
 def _block(title: str, content: Mapping[str, Any]) -> str:
-    if not content.get("schema"):
-        return ""
     schema = html.escape(json.dumps(content["schema"], indent=2))
     return f"<details><summary>{html.escape(title)}</summary><pre>{schema}</pre></details>"
