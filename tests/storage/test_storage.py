@@ -89,6 +89,15 @@ def test_the_file_that_a_link_leads_to_is_replaced(tmp_path: Path) -> None:
         assert os.readlink(tmp_path / "link") == "far/file"  # noqa: PTH115
 
 
+def test_a_link_into_a_folder_that_is_missing_is_refused_before_the_work(tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to("far/file")
+    with pytest.raises(UserError, match=rf"^Writing {link}: got a link into {tmp_path}/far, which is no folder"):
+        storage.check_file(str(link))
+    (tmp_path / "far").mkdir()
+    storage.check_file(str(link))
+
+
 @pytest.mark.skipif(not Path("/dev/null").is_char_device(), reason="this system has no /dev/null")
 def test_what_goes_nowhere_leaves_dev_null_alone(tmp_path: Path) -> None:
     (tmp_path / "null").symlink_to("/dev/null")
@@ -186,13 +195,32 @@ def test_without_a_home_folder_the_cache_says_what_to_set(monkeypatch: pytest.Mo
         storage.cache_dir()
 
 
-@pytest.mark.parametrize("name", ["data:out", "a::b"])
-def test_a_folder_of_this_machine_may_have_colons_in_its_name(name: str, tmp_path: Path) -> None:
-    folder = storage.join(str(tmp_path), name)
-    storage.make_dir(folder)
-    storage.write_text(storage.join(folder, "x"), "text")
-    storage.move(folder, f"{folder}:moved")
+@pytest.mark.parametrize("name", ["data:out", "a::b", "local:a", "file:a", "~a"])
+def test_a_folder_of_this_machine_may_have_any_name(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    storage.make_dir(name)
+    storage.write_text(storage.join(name, "x"), "text")
+    storage.write_text(storage.join(name, "y"), "text")
+    storage.remove(storage.join(name, "y"))
+    storage.move(name, f"{name}:moved")
     assert (tmp_path / f"{name}:moved" / "x").read_text() == "text"
+    assert [path.name for path in tmp_path.rglob("*")] == [f"{name}:moved", "x"]
+    storage.remove_dir(f"{name}:moved")
+    storage.remove_dir(f"{name}:moved")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_with_several_names_counts_once_under_its_own_or_the_first_of_its_links(tmp_path: Path) -> None:
+    for name in ("far", "photos/m", "photos/.hidden"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "1.jpg").touch()
+    for link in "abcd":
+        (tmp_path / "photos" / link).symlink_to("m")
+    for link in "zyxw":
+        (tmp_path / "photos" / link).symlink_to("../far")
+    (tmp_path / "photos" / "shown").symlink_to(".hidden")
+    found = storage.files_below(str(tmp_path / "photos"))
+    assert found == [f"{tmp_path}/photos/{name}/1.jpg" for name in ("m", "shown", "w")]
 
 
 def test_a_disk_that_does_not_tell_its_size_is_not_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

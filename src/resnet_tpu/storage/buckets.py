@@ -45,7 +45,8 @@ def filesystem(path: str) -> "fsspec.AbstractFileSystem":
 
     set_up()
     try:
-        return fsspec.core.url_to_fs(path)[0]
+        # by the scheme alone: of a whole path that ends in #1, gcsfs would take the number for an object's version
+        return fsspec.filesystem(path.split("://")[0])
     except ImportError:
         raise missing_extra(f"Path {path}", "gcsfs", "gcp") from None
 

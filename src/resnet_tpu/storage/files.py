@@ -5,10 +5,12 @@ import hashlib
 import io
 import itertools
 import os
+import shutil
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
 
@@ -105,7 +107,8 @@ def bucket_entries(path: str) -> list[Entry]:
 def files_below(path: str) -> list[str]:
     """The sorted paths of all files in the folder `path` and below it; each begins with `path`.
 
-    Links to folders are followed, each folder once. Hidden files and folders are left out.
+    Links to folders are followed, each folder once: under its own name if it has one here, else under that of a link.
+    Hidden files and folders are left out.
     """
     names = _names_below(path) if is_remote(path) else _local_names_below(path)
     return sorted(join(path, name) for name in names if not any(part.startswith(".") for part in name.split("/")))
@@ -122,15 +125,18 @@ def _names_below(path: str) -> list[str]:
 
 def _local_names_below(path: str) -> Iterator[str]:
     seen: set[str] = set()
-    for folder, folders, files in os.walk(path, onerror=_raise_unless_gone, followlinks=True):
+    for folder, folders, files in os.walk(path, onerror=raise_unless_gone, followlinks=True):
         if (real := os.path.realpath(folder)) in seen:
             folders.clear()
             continue
         seen.add(real)
+        # in the same order on every disk, and without hidden folders, to which links may lead
+        shown = (name for name in folders if not name.startswith("."))
+        folders[:] = sorted(shown, key=lambda name: (Path(folder, name).is_symlink(), name))
         yield from (os.path.relpath(os.path.join(folder, file), path) for file in files)  # noqa: PTH118
 
 
-def _raise_unless_gone(error: OSError) -> None:
+def raise_unless_gone(error: OSError) -> None:
     """For `os.walk`, which would silently leave out a folder that cannot be read."""
     if not isinstance(error, FileNotFoundError):
         raise error
@@ -190,8 +196,17 @@ def read_ranges(ranges: Sequence[tuple[str, int, int]]) -> list[bytes]:
         return [b""] * len(ranges)
     paths, starts, stops = (list(column) for column in zip(*wanted, strict=True))
     with buckets.naming(paths[0]):
-        found = iter(filesystem(paths[0]).cat_ranges(paths, starts, stops, on_error="raise"))
-    return [next(found) if stop > start else b"" for _, start, stop in ranges]
+        found = map(_content, filesystem(paths[0]).cat_ranges(paths, starts, stops, on_error="return"))
+        return [next(found) if stop > start else b"" for _, start, stop in ranges]
+
+
+def _content(answer: bytes | BaseException) -> bytes:
+    """What a range of a file in a bucket holds: nothing if the file ends before it. Raises any other error."""
+    if getattr(answer, "code", None) == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
+        return b""
+    if isinstance(answer, BaseException):
+        raise answer
+    return answer
 
 
 def file_state(path: str) -> FileState:
@@ -216,17 +231,23 @@ def _state(info: dict[str, Any]) -> FileState:
 
 def remove(path: str) -> None:
     """Deletes a file if it exists."""
-    with contextlib.suppress(FileNotFoundError), buckets.naming(path, is_write=True):
-        filesystem(path).rm_file(path)
+    with contextlib.suppress(FileNotFoundError):
+        if not is_remote(path):
+            Path(path).unlink()
+            return
+        with buckets.naming(path, is_write=True):
+            filesystem(path).rm_file(path)
 
 
 def remove_dir(path: str) -> None:
-    """Deletes a folder and everything in it, if it exists."""
+    """Deletes a folder and everything in it, or a file or link, if it exists."""
     if is_remote(path):
         _for_each(remove, _all_in(path))
-        return
-    with contextlib.suppress(FileNotFoundError):
-        filesystem(path).rm(path, recursive=True)
+    elif is_dir(path) and not Path(path).is_symlink():
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(path)
+    else:
+        remove(path)
 
 
 def _all_in(path: str) -> list[str]:
@@ -286,7 +307,7 @@ def read_names(path: str) -> list[str]:
 def move(path: str, target: str) -> None:
     """Renames a file or a folder. In a bucket, files are copied, and deleted once all copies exist."""
     if not is_remote(path):
-        filesystem(path).mv(path, target, recursive=True)
+        shutil.move(path, target)
         return
     files, store = _all_in(path), filesystem(path)
     if not files:

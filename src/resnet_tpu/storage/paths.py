@@ -29,14 +29,12 @@ def is_remote(path: str) -> bool:
 
 
 def filesystem(path: str) -> "fsspec.AbstractFileSystem":
-    """The file system of `path`. Raises UserError for an unknown scheme."""
+    """The file system of `path`, which is not on this machine. Raises UserError for an unknown scheme."""
     if buckets.is_bucket(path):
         return buckets.filesystem(path)
 
     import fsspec
 
-    if not is_remote(path):  # to fsspec, names such as `a:b` and `a::b` have a special meaning
-        return fsspec.filesystem("file")
     try:
         return fsspec.core.url_to_fs(path)[0]
     except (ImportError, ValueError):

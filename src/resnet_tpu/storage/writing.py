@@ -22,8 +22,11 @@ def make_dir(path: str) -> None:
     """Makes the folder `path` and its parents where they do not exist. In a bucket every folder exists."""
     if buckets.is_bucket(path):
         return
-    try:
+    if is_remote(path):
         filesystem(path).makedirs(path, exist_ok=True)
+        return
+    try:
+        Path(path).mkdir(parents=True, exist_ok=True)
     except FileExistsError:
         check_writable(path)  # its error says that `path` is a file
         raise
@@ -57,7 +60,8 @@ def check_writable(path: str, instead: str = "choose another folder") -> None:
 
 
 def check_file(path: str) -> None:
-    """Raises UserError when the file `path` cannot be written: it is a folder, or `check_writable` says so.
+    """Raises UserError when the file `path` cannot be written: it is a folder or a link into a folder that is missing,
+    or `check_writable` says so.
 
     For files that are written at the end of long work. An empty path means no file.
     """
@@ -65,7 +69,13 @@ def check_file(path: str) -> None:
         return
     if is_dir(path):
         raise UserError(f"Writing {path}", "a folder", "a file", "Add the name of a file.")
-    if not is_stream(path):
+    if not is_remote(path) and Path(path).is_symlink() and not is_stream(path):
+        folder = parent_of(os.path.realpath(path))  # where `write_whole` writes
+        if not is_dir(folder):
+            got = f"a link into {folder}, which is no folder"
+            raise UserError(f"Writing {path}", got, "a file or a link to one", "Make that folder, or remove the link.")
+        check_writable(folder)
+    elif not is_stream(path):
         check_writable(parent_of(path))
     elif not os.access(path, os.W_OK, effective_ids=_EFFECTIVE_IDS):
         raise UserError(f"Writing {path}", "permission denied", "a file that may be written", "Choose another.")

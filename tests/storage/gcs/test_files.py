@@ -55,6 +55,8 @@ def test_files_are_as_on_the_disk(folder: str) -> None:
     assert storage.read_bytes(f"{folder}/a/big") == big
     assert storage.read_range(f"{folder}/a/big", 5, 9_000_000) == big[5:9_000_000]
     assert storage.read_range(f"{folder}/a/big", len(big) - 3, len(big) + 9) == big[-3:]
+    assert storage.read_range(f"{folder}/a/big", len(big), len(big) + 9) == b""
+    assert storage.read_range(f"{folder}/a/deep/er", 0, 9) == b""
     with storage.open_read(f"{folder}/a/big") as file:
         assert file.seek(-100, os.SEEK_END) == len(big) - 100
         assert file.read(30) + file.read() == big[-100:]
@@ -94,6 +96,20 @@ def test_a_name_is_no_pattern_that_others_match(folder: str) -> None:
         assert storage.read_text(f"{folder}/{name}/5/state[1]") == storage.read_text(f"{folder}/{name}/log") == text
     with pytest.raises(FileNotFoundError):
         storage.move(f"{folder}/nothing", f"{folder}/moved")
+
+
+@pytest.mark.parametrize("name", ["run#2", "run?generation=2", "run::2"])
+def test_a_name_is_not_taken_for_the_version_of_another(name: str, folder: str) -> None:
+    path = f"{folder}/{name}"
+    storage.write_text(f"{path}/log", "text")
+    assert storage.exists(path)
+    assert storage.is_dir(path)
+    assert storage.list_dir(path) == ["log"]
+    assert storage.files_below(path) == [f"{path}/log"]
+    storage.write_text(f"{path}/{name}", "more")
+    assert storage.read_text(f"{path}/{name}") == "more"
+    storage.remove_dir(path)
+    assert not storage.exists(path)
 
 
 def test_a_write_that_fails_leaves_what_was_there(bucket: Bucket, folder: str) -> None:
