@@ -3,12 +3,13 @@
 import math
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import jax
 import numpy as np
 import pytest
 
-from resnet_tpu.checkpoints import reading
+from resnet_tpu.checkpoints import checksums, reading
 from resnet_tpu.checkpoints.reading import DamagedCheckpointError
 from resnet_tpu.checkpoints.store import CheckpointStore
 from resnet_tpu.models.arrays import Arrays, leaves
@@ -66,6 +67,16 @@ def test_one_collection_alone(name: str, tmp_path: Path) -> None:
     arrays = draw()
     found = reading.load_all(save(tmp_path, arrays), (name,)).arrays
     assert_same_bits(found, {name: arrays[name]})
+
+
+def test_files_are_checked_once_for_the_masks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    arrays = draw()
+    path = save(tmp_path, arrays)
+    monkeypatch.setattr(checksums, "check", check := Mock(wraps=checksums.check))
+    masks = reading.load_masks(path)
+    assert masks is not None
+    assert_same_bits(masks, arrays["masks"])
+    assert [call.args for call in check.call_args_list] == [(path, name) for name in ("arrays", "sparse", "meta")]
 
 
 def test_arrays_are_restored_to_the_requested_devices(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Our checkpoints: complete or absent."""
 
 import contextlib
+import errno
 import logging
 import os
 import shutil
@@ -19,7 +20,7 @@ import numpy as np
 import pytest
 
 from resnet_tpu import storage
-from resnet_tpu.checkpoints import folders, reading, store
+from resnet_tpu.checkpoints import checksums, folders, reading, store
 from resnet_tpu.checkpoints.meta import config_of, make_meta
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.from_options import create_network
@@ -185,6 +186,40 @@ def test_lack_of_memory_does_not_make_a_checkpoint_damaged(
     assert sorted(path.name for path in (saved / folders.CHECKPOINTS).iterdir()) == ["6", "7"]
 
 
+@pytest.mark.parametrize("has_checksums", [True, False])
+@pytest.mark.parametrize("closed", ["arrays", "arrays/d", "arrays/_METADATA"])
+def test_a_checkpoint_that_may_not_be_opened_is_not_taken_for_damaged(closed: str, has_checksums: bool) -> None:
+    with tempfile.TemporaryDirectory() as path:  # pytest's own folders are closed to other users
+        Path(path).chmod(0o755)
+        with store.CheckpointStore(path, keep=9) as checkpoints:
+            checkpoints.save(1, ARRAYS, {})
+            checkpoints.save(2, ARRAYS, {})
+        if not has_checksums:
+            Path(path, "2", checksums.FILE).unlink()
+        place = Path(path, "2", closed)
+        mode = place.stat().st_mode
+        place.chmod(0)
+        said = (
+            rf"^Checkpoint {path}/2: got PermissionError: .*, expected one that this process can open\. Check its perm"
+        )
+        with as_a_user(), pytest.raises(UserError, match=said):
+            store.CheckpointStore(path, keep=9).restore(jax.eval_shape(lambda: ARRAYS))
+        place.chmod(mode)
+        assert folders.steps_in(path) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(errno.EMFILE, "Too many open files"), RuntimeError("can't start new thread")]
+)
+def test_a_process_at_its_limits_does_not_make_a_checkpoint_damaged(
+    error: Exception, saved: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checksums, "check", Mock(side_effect=error))
+    with pytest.raises(UserError, match="expected one that this process can open"):
+        store.CheckpointStore(str(saved / folders.CHECKPOINTS), keep=2).restore(jax.eval_shape(lambda: ARRAYS))
+    assert folders.steps_in(str(saved / folders.CHECKPOINTS)) == [6, 7]
+
+
 @pytest.mark.parametrize("fails", [False, True])
 @pytest.mark.parametrize(("count", "is_lost"), [(1, False), (2, True)])
 def test_the_first_signal_waits_for_a_write_and_the_second_says_what_it_costs(
@@ -260,7 +295,7 @@ def test_an_old_checkpoint_that_cannot_be_deleted_does_not_end_the_training(
     ]
 
 
-def test_a_path_means_a_model_dir_a_folder_of_checkpoints_or_one(saved: Path) -> None:
+def test_a_path_means_a_model_dir_a_folder_of_checkpoints_or_one(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = str(saved / folders.CHECKPOINTS / "7")
     assert (
         reading.find(str(saved)) == reading.find(str(saved / folders.CHECKPOINTS)) == reading.find(expected) == expected
@@ -273,6 +308,9 @@ def test_a_path_means_a_model_dir_a_folder_of_checkpoints_or_one(saved: Path) ->
     (saved / "exported" / "1795181234").mkdir(parents=True)  # a name like that of a bundle, or of a class of digits
     with pytest.raises(UserError, match=r"got .*exported, expected a model_dir or a checkpoint in it"):
         reading.find(str(saved / "exported"))
+    monkeypatch.chdir(saved)
+    with pytest.raises(UserError, match=r"^Checkpoint: got nothing, expected a model_dir or a checkpoint in it"):
+        reading.find("")
 
 
 def test_a_half_written_checkpoint_is_not_taken_for_a_whole_one(saved: Path) -> None:

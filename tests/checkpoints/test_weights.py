@@ -123,6 +123,7 @@ def make_files(folder: Path, names: str) -> None:
         ("resnet50_weights.h5", "resnet50_weights.h5", "resnet50_weights.h5, Keras weights, expected"),
         ("resnet50.onnx", "resnet50.onnx", "resnet50.onnx, an ONNX model, expected"),
         ("notes.txt", "notes.txt", "Weights: got notes.txt, expected"),
+        ("checkpoints/7/_CHECKPOINT_METADATA", "", "Weights: got nothing, expected"),  # not the current folder
     ],
 )
 def test_paths_without_weights_are_refused_by_what_they_are(

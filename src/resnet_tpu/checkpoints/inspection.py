@@ -1,4 +1,4 @@
-"""Lists the arrays in a file of weights, and names the likely network. Values are not read if the names suffice."""
+"""Lists the arrays in a file of weights, and names the likely network. Values are not loaded if the names suffice."""
 
 import re
 from collections.abc import Mapping

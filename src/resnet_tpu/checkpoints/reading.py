@@ -6,6 +6,7 @@ needs only one path. Arrays are float32 whatever the device computes in, and loa
 
 import contextlib
 import dataclasses
+import errno
 import gc
 import math
 import re
@@ -40,6 +41,9 @@ META, SPARSE = "meta", "sparse"
 
 _UNREACHED = re.compile(r"UNAVAILABLE|DEADLINE_EXCEEDED|PERMISSION_DENIED|UNAUTHENTICATED|response code: (401|403|5)")
 
+_REFUSED = (errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+"""Error codes of files that this process may not, or for lack of resources cannot open."""
+
 
 class DamagedCheckpointError(UserError):
     """A checkpoint with a missing or damaged file."""
@@ -59,6 +63,8 @@ def find(path: str) -> str:
 
     Raises UserError when there is none.
     """
+    if not path:  # not the current folder
+        raise UserError("Checkpoint", path, "a model_dir or a checkpoint in it", "Give its path.")
     if is_checkpoint(path):
         return storage.absolute(path)
     for folder in (folder_of(path), path):
@@ -148,7 +154,10 @@ def _load(path: str, shapes: Arrays, stored: Arrays, packed: sparse.Shapes) -> C
 
 def load_all(path: str, collections: Sequence[str] | None = None) -> Checkpoint:
     """The checkpoint at `path` with all arrays of the named collections (default: of all), as NumPy arrays."""
-    stored, packed = _stored(path)
+    return _load_all(path, collections, *_stored(path))
+
+
+def _load_all(path: str, collections: Sequence[str] | None, stored: Arrays, packed: sparse.Shapes) -> Checkpoint:
     shapes = sparse.described(stored, packed)
     wanted = {name: shapes[name] for name in collections or shapes}
     checkpoint = _load(path, placement.with_sharding(wanted, sparse.here()), stored, packed)
@@ -168,12 +177,16 @@ def load_named(path: str, collections: Sequence[str] | None = None) -> dict[str,
 
 
 def load_masks(path: str) -> Arrays | None:
-    """The masks of the checkpoint at `path`, nested as its params; None where it has none. Nothing else is read."""
-    return load_all(path, ("masks",)).arrays["masks"] if "masks" in stored_shapes(path) else None
+    """The masks of the checkpoint at `path`, nested as its params; None where it has none. No other array is loaded."""
+    stored, packed = _stored(path)
+    return _load_all(path, ("masks",), stored, packed).arrays["masks"] if "masks" in stored else None
 
 
 def stored_shapes(path: str) -> Arrays:
-    """Shape and dtype of each array of the checkpoint at `path`. Raises DamagedCheckpointError."""
+    """Shape and dtype of each array of the checkpoint at `path`, whose checksums are verified.
+
+    Raises DamagedCheckpointError.
+    """
     return sparse.described(*_stored(path))
 
 
@@ -197,7 +210,7 @@ def _stored(path: str) -> tuple[Arrays, sparse.Shapes]:
 
 @contextlib.contextmanager
 def _reading(path: str) -> Iterator[None]:
-    """Turns errors in reading into DamagedCheckpointError."""
+    """Turns errors in reading into DamagedCheckpointError, or into UserError if the checkpoint may be intact."""
     # clients of buckets raise OSErrors with the same codes; `_check_bucket` names those
     reaching = contextlib.nullcontext() if storage.is_remote(path) else disks.reaching(path)
     with orbax_calls.calling():
@@ -210,6 +223,7 @@ def _reading(path: str) -> Iterator[None]:
             if is_lack_of_memory(error):
                 raise
             _check_bucket(path, error)
+            _check_refused(path, error)
             got = describe(error)
             del error
             gc.collect()  # the last tracebacks are logged when Orbax's tasks are collected
@@ -247,3 +261,19 @@ def _check_bucket(path: str, error: Exception) -> None:
     if storage.is_remote(path) and (buckets.storage_error(error) or _UNREACHED.search(str(error))):
         do = "Check the network and the permissions, then run the same command again."
         raise UserError(f"Checkpoint {path}", describe(error), "an answer from the bucket", do) from error
+
+
+def _check_refused(path: str, error: Exception) -> None:
+    """Raises UserError if files of a checkpoint on a disk cannot be opened here, though they may be intact."""
+    if storage.is_remote(path):
+        return
+    errors = [error]
+    try:
+        with disks.reaching(path):
+            checksums.open_all(path)  # again, as Orbax hides the cause of some of its errors
+    except OSError as refusal:
+        errors.append(refusal)
+    for one in errors:
+        if (isinstance(one, OSError) and one.errno in _REFUSED) or "can't start new thread" in str(one):
+            do = "Check its permissions, and the limits on open files, threads and memory."
+            raise UserError(f"Checkpoint {path}", describe(one), "one that this process can open", do) from None

@@ -128,6 +128,8 @@ def locate(path: str) -> LocatedWeights:
     `.safetensors` or `.pth` file, or a folder with one laid out as on Hugging Face's hub; or a name. Raises UserError
     when it is none of these.
     """
+    if not path:  # not the current folder
+        raise _no_weights_error(path)
     if path.startswith(("http://", "https://")):
         raise UserError("Weights", path, "a file or folder", "Download it first, and give its path.")
     with contextlib.suppress(UserError):
@@ -196,7 +198,10 @@ def weights_of(located: LocatedWeights, variables: Mapping[str, np.ndarray]) -> 
 
 
 def outline(located: LocatedWeights) -> dict[str, np.ndarray]:
-    """Zeros with the names, shapes and dtypes of the file's arrays; only TF1's step, and those of `.pth`, are read."""
+    """Zeros with the names, shapes and dtypes of the file's arrays.
+
+    Only TF1's step, and the arrays of `.pth`, are loaded; of ours the checksums are verified.
+    """
     kind, path = located.kind, located.path
     if kind == "ours":
         return {name: stand_in(leaf.shape, leaf.dtype) for name, leaf in leaves(reading.stored_shapes(path))}
