@@ -24,6 +24,7 @@ from resnet_tpu import cli
 from resnet_tpu.checkpoints import folders, reading, tf1
 from resnet_tpu.checkpoints.meta import make_meta
 from resnet_tpu.checkpoints.store import CheckpointStore
+from resnet_tpu.checkpoints.weights import Weights, open_weights
 from resnet_tpu.checkpoints.writing import write_model_dir
 from resnet_tpu.models.arrays import Arrays, leaves
 from resnet_tpu.models.from_options import create_network
@@ -308,6 +309,37 @@ def test_mistakes(
     assert message in fails(capsys, *arguments)
 
 
+@pytest.mark.parametrize(
+    ("options", "made"),
+    [
+        ([], "new/config.json"),
+        ([], "new"),
+        (["--to=tf1"], "new/config.json"),
+        ([], "there/config.json"),
+        ([], "new.safetensors"),
+    ],
+)
+@pytest.mark.usefixtures("narrow")
+def test_what_another_program_wrote_meanwhile_stays(
+    options: list[str], made: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_tf1(project_first_group=False)
+    Path("there").mkdir()
+    target = made.split("/")[0]
+
+    def read_while_another_writes(source: str) -> Weights:
+        Path(made).parent.mkdir(exist_ok=True)
+        Path(made).write_text("another's")
+        return open_weights(source)
+
+    monkeypatch.setattr("resnet_tpu.checkpoints.convert.open_weights", read_while_another_writes)
+    assert cli.main(["convert", "tf1", target, *options]) == 2
+    assert f"Target: got {target}, which already exists" in capsys.readouterr().err
+    assert Path(made).read_text() == "another's"
+    assert {path.name for path in Path().iterdir()} == {"tf1", "there", target}
+    assert Path(target).is_file() or [path.name for path in Path(target).iterdir()] == ["config.json"]
+
+
 @pytest.mark.parametrize("target", ["there", "link", "."])
 def test_an_empty_folder_is_filled_and_links_to_it_stay(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As it stays the same folder, it may be a volume, or the current folder of a shell."""
@@ -423,17 +455,20 @@ def test_writes_config_and_card_for_timm() -> None:
     make_run("run", **TIMM)
     with MetricsWriter("run") as writer:
         writer.write("eval", {6: {"top_1_accuracy": 0.5}, 7: {"top_1_accuracy": 0.875}})
-    convert("run", "folder", "--to=timm", "--image_size=160", "--params_override=weights_licence=apache-2.0")
+    convert("run", "folder", "--to=timm", "--params_override=weights_licence=apache-2.0")
     described = json.loads(Path("folder/config.json").read_text())
     assert (described["architecture"], described["num_classes"]) == ("resnet18", 3)
     assert described["label_names"] == CLASSES
-    expected = {"input_size": [3, 160, 160], "interpolation": "bicubic", "crop_pct": 0.95, "license": "apache-2.0"}
+    expected = {"input_size": [3, 32, 32], "interpolation": "bicubic", "crop_pct": 0.95, "license": "apache-2.0"}
     assert expected.items() <= described["pretrained_cfg"].items()
     card = Path("folder/README.md").read_text()
     properties = yaml.safe_load(card.split("---\n")[1])
     assert (properties["library_name"], properties["license"]) == ("timm", "apache-2.0")
     assert "daisy, rose, tulip" in card
     assert "| right on its validation images | 87.5% |" in card
+    convert("run", "larger", "--to=timm", "--image_size=160")  # at which nothing was measured
+    assert json.loads(Path("larger/config.json").read_text())["pretrained_cfg"]["input_size"] == [3, 160, 160]
+    assert "validation" not in Path("larger/README.md").read_text()
 
 
 @pytest.mark.usefixtures("narrow")

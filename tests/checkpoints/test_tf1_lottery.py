@@ -11,7 +11,7 @@ import pytest
 
 from resnet_tpu.checkpoints import tf1, tf1_describe, tf1_lottery, tf1_names
 from resnet_tpu.errors import UserError
-from resnet_tpu.models.arrays import leaf_at, node_at
+from resnet_tpu.models.arrays import leaf_at, leaves, node_at
 from resnet_tpu.models.from_options import create_network
 from resnet_tpu.models.network import Network
 from resnet_tpu.options.config import Config
@@ -95,8 +95,16 @@ def test_weights_and_slots_come_with_their_masks_applied(depth: int, scope: str,
             variables[name] = array * mask.astype(np.float32)
     expected = tf1.from_tf1(network, variables | step)
     np.testing.assert_equal(restored, expected)
+    for name, array in leaves({collection: restored[collection] for collection in ("params", "momentum")}):
+        assert not np.signbit(array[array == 0]).any(), name  # no -0, which would be stored
     kernel = restored["params"]["dense"]["kernel"]
     assert 0 < np.count_nonzero(kernel) / kernel.size < 0.6
+
+
+def test_what_is_masked_is_0_whatever_it_was() -> None:
+    variables = {"conv_1_w": np.array([-1, np.nan, 2], np.float32), "conv_1_m": np.array([0, 0, 1], np.float32)}
+    kernel = tf1_lottery.masked_variables(variables)["conv2d/kernel"]
+    assert kernel.tobytes() == np.array([0, 0, 2], np.float32).tobytes()
 
 
 def test_ordinary_checkpoints_stay_as_they_are() -> None:

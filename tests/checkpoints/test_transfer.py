@@ -103,6 +103,12 @@ def test_every_kind_is_loaded_and_reported_alike(kind: Kind, left: list[str], th
     ]
 
 
+def test_masks_that_are_not_used_are_noted(three_kinds: Any) -> None:
+    weights = dataclasses.replace(three_kinds.open("tf1"), masks={"conv2d/mask": np.ones(1), "dense/mask": np.ones(1)})
+    report = start_from(three_kinds.network, weights, *three_kinds.network.shapes())[-1]
+    assert "the masks of 2 variables are not used: masked weights begin at 0, and training changes" in report.notes[0]
+
+
 @pytest.mark.parametrize("kind", ["ours", "tf1", "torch"])
 def test_every_kind_gives_way_to_a_new_head(kind: Kind, three_kinds: Any) -> None:
     network = make_network(num_classes=5)

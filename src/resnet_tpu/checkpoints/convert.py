@@ -86,12 +86,13 @@ def convert(
         measured = "ema" not in arrays or config.eval.export_moving_average  # evaluations use the averages
         arrays = _exported(target, config, arrays)
         if form == "timm":
-            top_1 = _top_1(weights) if measured else None
+            top_1 = _top_1(weights, config) if measured else None
             names = class_names or numbers_as_names(network.num_classes)
             with new_folder(target) as folder:
                 timm_folder.write_folder(folder, config, network, arrays, names, top_1=top_1)
         else:
             seen = {name: getattr(config.data, name) for name in PREPROCESSING}
+            check_target(target, form)  # again: another program may have written it meanwhile
             torch_files.write_safetensors(target, network, arrays, class_names=class_names, preprocessing=seen)
     log.info("Converted %s to %s: %s", weights.source, target, summarize(weights, network))
 
@@ -216,9 +217,12 @@ def _exported(target: str, config: Config, arrays: Arrays) -> Arrays:
     return arrays["ema"]
 
 
-def _top_1(weights: Weights) -> float | None:
-    """The validation accuracy that the run measured for this checkpoint, if any."""
+def _top_1(weights: Weights, config: Config) -> float | None:
+    """The validation accuracy that the run measured for this checkpoint, if any, and with these options."""
     run = folders.run_of(weights.source)
     if weights.kind != "ours" or not run or weights.step is None:
+        return None
+    options = config.flat()
+    if any(options[name] != weights.options[name] for name in ("image_size", *PREPROCESSING, *FIXED_BY_WEIGHTS)):
         return None
     return evaluation_at(run, weights.step).get("top_1_accuracy")

@@ -53,10 +53,11 @@ def masks_by_layer(variables: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]
 
 
 def masked_variables(variables: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """`variables` by the original's names, without the masks; kernels and their copies are multiplied by their masks.
+    """`variables` by the original's names, without the masks; kernels and their copies are 0 where masked.
 
-    Copies are averages and the optimizer's slots: no masked weight may move. Raises UserError when a mask has another
-    shape than its kernel.
+    Copies are averages and the optimizer's slots: no masked weight may move. A product with the mask would not do: it
+    is -0 or nan for some values, which `sparse` does not pack. Raises UserError when a mask has another shape than its
+    kernel.
     """
     renamed = rename(variables)
     masks = {f"{layer}/kernel": mask for layer, mask in masks_by_layer(variables).items()}
@@ -68,5 +69,5 @@ def masked_variables(variables: Mapping[str, np.ndarray]) -> dict[str, np.ndarra
         if mask is not None and mask.shape != array.shape:
             got = f"shape {list(mask.shape)}"
             raise UserError(f"Mask of {name}", got, f"{list(array.shape)}", "Give another checkpoint.")
-        masked[name] = array if mask is None else array * mask.astype(array.dtype)
+        masked[name] = array if mask is None else np.where(mask.astype(bool), array, array.dtype.type(0))
     return masked

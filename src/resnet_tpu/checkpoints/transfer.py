@@ -179,6 +179,9 @@ def _notes(
         yield f"of 1001 classes the first is the background; with {there} there and {here} here, labels shift by one"
     if class_names and weights.class_names and are_names_for_numbers(class_names, weights.class_names):
         yield f"these weights know their classes only by number; in the order of the data, {numbering(class_names)}"
+    if weights.masks:  # of the pruning fork; the masks of our own checkpoints are among what is left over
+        masks = f"the masks of {len(weights.masks)} variables are not used"
+        yield f"{masks}: masked weights begin at 0, and training changes them"
     if any(name.startswith("ema/") or name.endswith(AVERAGE) for name in left_over):
         note = "evaluations of these weights use their moving averages"
         if network.architecture.small_stem or network.model.pre_activation:

@@ -57,15 +57,18 @@ def write_model_dir(target: str, config: Config, arrays: Arrays, class_names: li
 def new_folder(target: str) -> Iterator[str]:
     """A folder to write to, which becomes `target` when the block succeeds and is deleted when it raises.
 
-    In a bucket it is `target` itself, and what was written stays even if the block raises.
+    In a bucket it is `target` itself, and what was written stays even if the block raises. Raises UserError when
+    another program has made `target` since `check_target`.
     """
     if storage.is_remote(target):
+        check_target(target, "model_dir")  # or another form that is a folder
         yield target
         return
     path = Path(storage.absolute(target)).resolve()  # a link stays, and leads to the new folder
     is_there = path.is_dir()  # an empty folder stays too: it may be a volume, or the current folder
     with storage.folder_aside(str(path if is_there else path.parent), path.name) as aside:
         yield aside
+        check_target(target, "model_dir")
         if is_there:
             for written in sorted(Path(aside).iterdir(), key=Path.is_dir):  # checkpoints last: they make it a run
                 written.rename(path / written.name)
