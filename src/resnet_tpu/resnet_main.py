@@ -194,11 +194,11 @@ def _layers(arguments: Sequence[str]) -> Iterator[Layer]:
 
 
 def _file_layer(name: str, path: str) -> Layer:
-    """The options in a YAML file; for a missing file named like one of the original's, the recipe of that name."""
+    """The options in a YAML file; for a missing file named like one of the original's, those that the file sets."""
     recipe = path.rsplit("/", 1)[-1].removesuffix(".yaml")
     if recipe in FILES and not storage.exists(path):
         log.info("%s: there is no file %s; the recipe %s has its values.", name, path, recipe)
-        return Layer(f"recipe {recipe}", FILES[recipe]().changed())
+        return Layer(f"recipe {recipe}", FILES[recipe].in_file(recipe))
     return Layer(path, read_yaml(path))
 
 

@@ -165,6 +165,24 @@ def test_a_file_that_is_not_here_is_the_recipe_of_its_name(name: str) -> None:
     assert parse([f"--config_file=configs/{name}.yaml"])[0] == find_recipe(name)
 
 
+@pytest.mark.parametrize("name", [*SLICES, *RANDAUGMENT, *RESNET_RS])
+def test_a_file_that_is_not_here_overrides_as_much_as_the_file_itself(name: str, tmp_path: Path) -> None:
+    others = {
+        "resnet_depth": 18, "train_batch_size": 256, "eval_batch_size": 100, "train_steps": 7, "image_size": 96,
+        "iterations_per_loop": 3, "base_learning_rate": 0.3, "momentum": 0.5, "weight_decay": 0.1, "num_cores": 3,
+        "precision": "float32", "label_smoothing": 0.2, "enable_lars": True, "use_tpu": False, "skip_host_call": True,
+        "drop_connect_rate": 0.3, "bn_momentum": 0.8, "se_ratio": 0.5, "data_dir": "photos",
+    }  # fmt: skip
+    base, file = tmp_path / "base.yaml", tmp_path / f"{name}.yaml"
+    base.write_text(yaml.safe_dump(others))
+    file.write_text(yaml.safe_dump(FILES[name]))
+    given, missing = (
+        parse([f"--default_hparams_file={base}", f"--config_file={path}"])[0].flat()
+        for path in (file, f"configs/{name}.yaml")
+    )
+    assert missing == given | dict.fromkeys(IMAGENET)  # recipes count the images
+
+
 @pytest.mark.parametrize("name", MODERN)
 def test_recipes_for_later_slices_are_readable_as_files_of_the_original(name: str, tmp_path: Path) -> None:
     values = {key: value for key, value in find_recipe(name).flat().items() if value != OPTIONS[key].default}

@@ -24,8 +24,9 @@ def _members(families: tuple[Family, ...]) -> dict[str, Callable[[], Config]]:
 SLICES = _members(_FOR_SLICES)
 """The recipes for TPU slices, by the name of the slice."""
 
-FILES = _members(_FILES)
-"""Recipes named after configuration files of the original, and those for later slices, named in the same way."""
+FILES: dict[str, Family] = {name: family for family in _FILES for name in family.members}
+"""The families of recipes named after configuration files of the original, and those for later slices, named in the
+same way, by the name of each recipe."""
 
 RECIPES = _members(FAMILIES)
 """All recipes by name."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from resnet_tpu.options.config import Config
 
@@ -11,14 +12,21 @@ class Family:
     """A recipe, or several that differ only in size.
 
     summary: what is trained, in a sentence. details: more about it. members: by name, the function that returns every
-    option of the run.
+    option of the run. sets: options that the configuration file of each member sets, even to their defaults.
     """
 
     summary: str
     details: str = ""
     members: Mapping[str, Callable[[], Config]]
+    sets: tuple[str, ...] = ()
 
     @property
     def about(self) -> str:
         """The whole description."""
         return f"{self.summary} {self.details}".rstrip()
+
+    def in_file(self, name: str) -> dict[str, Any]:
+        """The options that the configuration file of the member called `name` sets."""
+        config = self.members[name]()
+        values = config.flat()
+        return config.changed() | {option: values[option] for option in self.sets}

@@ -7,6 +7,8 @@ from resnet_tpu.recipes.family import Family
 
 NUM_TRAIN_IMAGES = 1281167
 
+_BATCHES = ("train_batch_size", "eval_batch_size")
+
 
 def imagenet() -> Config:
     """The options of recipe `imagenet`, which are the defaults."""
@@ -55,6 +57,7 @@ ORIGINAL_SLICES = Family(
         "1,251 steps."
     ),
     members={name: functools.partial(cloud, cores) for name, cores in CLOUD.items()},
+    sets=_BATCHES,
 )
 
 
@@ -75,6 +78,7 @@ LATER_SLICES = Family(
         "epochs; metrics come every 100 steps, which is every few seconds."
     ),
     members={name: functools.partial(modern, cores) for name, cores in MODERN.items()},
+    sets=_BATCHES,
 )
 
 
@@ -98,6 +102,7 @@ WITH_RANDAUGMENT = Family(
         "ResNet-50 on ImageNet with two operations of RandAugment on each image: 180 epochs, for 8 or 32 TPU cores."
     ),
     members={name: functools.partial(randaugment, cores) for name, cores in RANDAUGMENT.items()},
+    sets=("resnet_depth", *_BATCHES),
 )
 
 

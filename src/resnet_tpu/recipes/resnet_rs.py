@@ -60,4 +60,5 @@ RESNET_RS_NETWORKS = Family(
     ),
     details="Published: 78.8 % top-1 for the smallest, 84.4 % for the largest.",
     members={name: functools.partial(resnet_rs, row) for name, row in RESNET_RS.items()},
+    sets=("resnet_depth", "image_size", "base_learning_rate", "momentum", "precision"),
 )
