@@ -223,7 +223,8 @@ def test_warns_when_a_report_leaves_out_earlier_phases(
     assert not caplog.records
     report_experiment(found[:2], str(tmp_path))
     assert (
-        f"The new table and pictures of {tmp_path} leave out the results of earlier calls: runs/2. Name" in caplog.text
+        f"The new table and pictures of {tmp_path} leave out the results of earlier calls: {Path.cwd()}/runs/2. Name"
+        in caplog.text
     )
     (tmp_path / "phases.csv").write_text('"')
     report_experiment(found[:2], str(tmp_path))  # rewrites the file

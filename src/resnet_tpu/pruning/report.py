@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Sequence
-from dataclasses import astuple, fields
+from dataclasses import astuple, fields, replace
 
 from rich.table import Table
 
@@ -52,7 +52,9 @@ def report_experiment(outcomes: Sequence[Outcome], output_dir: str, network: str
 def _write_tables(output_dir: str, outcomes: Sequence[Outcome], rows: Sequence[Row]) -> None:
     of_phases = [field.name for field in fields(Outcome) if field.name != "layers"]
     of_layers = ["retrain", "level", "method", "seed", *(field.name for field in fields(LayerSize))]
-    phases = [[getattr(outcome, name) for name in of_phases] for outcome in outcomes]
+    # absolute, because --combine may be called in another folder, where a relative path may lead to another run
+    found = [replace(outcome, model_dir=storage.absolute(outcome.model_dir)) for outcome in outcomes]
+    phases = [[getattr(outcome, name) for name in of_phases] for outcome in found]
     for name, header, table in (
         (PHASES, of_phases, phases),
         ("results.csv", [field.name for field in fields(Row)], [astuple(row) for row in rows]),
