@@ -134,6 +134,52 @@ def test_procedures(
     assert reading.step_of(find_named(str(model_dir / "checkpoint_iter_final"))) == last
 
 
+@pytest.fixture
+def only_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A training writes the checkpoint that it starts from, and ends."""
+    monkeypatch.setattr("resnet_tpu.pruning.lottery.train", lambda config: None)
+
+
+@pytest.mark.usefixtures("only_begins")
+@pytest.mark.parametrize("name", ["weight_rewinding", "lr_rewinding"])
+def test_a_training_of_another_batch_size_begins_with_the_images_that_come_next(
+    name: str, before: Path, tmp_path: Path
+) -> None:
+    assert train(tmp_path, *procedure(name, before), "--train_batch_size=8") == 0
+    start = tmp_path / folders.CHECKPOINTS / str(EARLY)
+    assert reading.read_meta(str(start))["position"] == EARLY * 16
+
+
+@pytest.mark.usefixtures("only_begins")
+@pytest.mark.parametrize("own", [False, True])
+def test_the_weights_of_a_named_start_have_seen_the_photos_of_their_run(
+    own: bool, before: Path, tmp_path: Path
+) -> None:
+    earlier, model_dir = tmp_path / "earlier", tmp_path / ("earlier" if own else "new")
+    shutil.copytree(before, earlier)
+    photos = '{"/photos": ["a/1.jpg"]}\n'
+    (earlier / "training_photos.json").write_text(photos)
+    copy_by_hand(before, f"checkpoint_iter_{EARLY}", model_dir)
+    (model_dir / f"checkpoint_iter_{EARLY}").write_text(str(earlier / folders.CHECKPOINTS / str(EARLY)))
+    assert train(model_dir) == 0
+    assert folders.steps_of_run(str(model_dir)) == [EARLY]
+    assert (model_dir / "training_photos.json").read_text() == photos
+
+
+@pytest.mark.usefixtures("only_begins")
+def test_flags_that_need_a_checkpoint_to_prune_say_so(
+    before: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(before, tmp_path, dirs_exist_ok=True)
+    flags = [f"--lottery_reset_global_step_to={before}", f"--lottery_pruning_method={METHOD}"]
+    assert train(tmp_path, *flags, "--lottery_force_reprune") == 0
+    shown = capsys.readouterr().err
+    for name in ("lottery_reset_global_step_to", "lottery_pruning_method", "lottery_force_reprune"):
+        assert f"{name} has no effect without lottery_prune_at and lottery_reset_to." in shown
+    assert train(tmp_path, *procedure("lr_rewinding", before)) == 0
+    assert "has no effect without" not in capsys.readouterr().err
+
+
 @pytest.mark.long
 def test_second_start_continues_unless_forced(before: Path, tmp_path: Path) -> None:
     flags = procedure("lr_rewinding", before)

@@ -21,7 +21,7 @@ from resnet_tpu.models.arrays import Arrays, require_finite
 from resnet_tpu.models.from_options import network_of
 from resnet_tpu.models.network import Network
 from resnet_tpu.models.option_checks import check_options
-from resnet_tpu.options.config import Config
+from resnet_tpu.options.config import OPTIONS, Config, LotteryConfig
 from resnet_tpu.parallel import hosts
 from resnet_tpu.pruning.former import set_aside
 from resnet_tpu.pruning.layers import kernels_of, maskable, masks_of
@@ -31,7 +31,7 @@ from resnet_tpu.pruning.named_checkpoints import find_named, forget_names, name_
 from resnet_tpu.pruning.start import fresh_arrays, start_arrays
 from resnet_tpu.storage import checked_json
 from resnet_tpu.training.loop import train
-from resnet_tpu.training.photos_seen import inherit_photos
+from resnet_tpu.training.photos_seen import photos_behind, record_photos
 from resnet_tpu.training.run import fill_in_counts, resolve_order
 
 log = logging.getLogger(__name__)
@@ -48,11 +48,12 @@ _DESCRIPTION = "lottery.json"
 
 @dataclass(frozen=True)
 class _Origin:
-    """The arrays of a checkpoint, and its masks by layer."""
+    """The arrays of a checkpoint, its masks by layer, its step, and the training images consumed before that."""
 
     arrays: Arrays
     masks: Masks
     step: int
+    position: int
 
 
 def train_lottery(config: Config) -> None:
@@ -71,11 +72,21 @@ def train_lottery(config: Config) -> None:
         if flags.lottery_results_dir:
             storage.check_writable(flags.lottery_results_dir)
         start = named_start(config.run.model_dir)
+        if not any(checkpoints):
+            _warn_of_unused(flags, start)
         if start or any(checkpoints):
             _begin(config, start)
     train(config)
     if flags.lottery_results_dir and hosts.is_first():
         name_checkpoints(config)
+
+
+def _warn_of_unused(flags: LotteryConfig, named: str | None) -> None:
+    """Logs which flags have no effect because nothing is pruned and reset. named: see `_begin`."""
+    needs_start = () if named else ("lottery_force_reprune",)
+    for name in ("lottery_pruning_method", "lottery_reset_global_step_to", *needs_start):
+        if getattr(flags, name) != OPTIONS[name].default:
+            log.warning("%s has no effect without lottery_prune_at and lottery_reset_to.", name)
 
 
 def _begin(config: Config, named: str | None) -> None:
@@ -120,13 +131,15 @@ def _write_start(
     arrays = start_arrays(start.arrays, start.masks, maskable(network), step=start.step, rewind_optimizer="restore")
     hosts.wait_for_all()  # until no process reads the files that are set aside below
     if hosts.is_first():
+        # before the run is set aside: the checkpoint may be its own
+        photos = photos_behind(description["begun_at"] or description["lottery_reset_to"])
         set_aside(model_dir, also=(_DESCRIPTION, DENSITY))
         forget_names(config.lottery.lottery_results_dir, model_dir)
         storage.make_dir(model_dir)
         storage.write_text(storage.join(model_dir, _DESCRIPTION), json.dumps(description, indent=2) + "\n")
-        inherit_photos(model_dir, description["lottery_reset_to"])
+        record_photos(model_dir, photos)
     hosts.wait_for_all()
-    meta = make_meta(config, class_names, start.step * config.train.train_batch_size)
+    meta = make_meta(config, class_names, start.position)
     with CheckpointStore(folders.folder_of(model_dir), keep=1) as checkpoints:
         checkpoints.save(start.step, arrays, meta)
 
@@ -146,7 +159,8 @@ def _reset(config: Config, network: Network) -> _Origin:
     flags = config.lottery
     start = _open(flags.lottery_reset_to, network, config)
     if flags.lottery_reset_global_step_to:
-        start = dataclasses.replace(start, step=_open(flags.lottery_reset_global_step_to, network, config).step)
+        other = _open(flags.lottery_reset_global_step_to, network, config)
+        start = dataclasses.replace(start, step=other.step, position=other.position)
     return start
 
 
@@ -195,12 +209,13 @@ def _open(path: str, network: Network, config: Config) -> _Origin:
     layers = maskable(network)
     if path == REINITIALIZE:
         arrays = fresh_arrays(network, config)
-        return _Origin(arrays, full_masks(kernels_of(arrays["params"], layers)), 0)
+        return _Origin(arrays, full_masks(kernels_of(arrays["params"], layers)), 0, 0)
     found = find_named(path)
     if folders.is_checkpoint(found):
         checkpoint = reading.load_for(network, found)
         require_finite(checkpoint.arrays, path, "Take an earlier checkpoint.")
-        return _Origin(checkpoint.arrays, masks_of(checkpoint.arrays, layers), checkpoint.step)
+        masks, position = masks_of(checkpoint.arrays, layers), checkpoint.meta["position"]
+        return _Origin(checkpoint.arrays, masks, checkpoint.step, position)
     variables = tf1.read_checkpoint(found)
     restored = tf1.from_tf1(network, variables)
     require_finite(restored, path, "Take an earlier checkpoint.")
@@ -208,7 +223,8 @@ def _open(path: str, network: Network, config: Config) -> _Origin:
     arrays = fresh_arrays(network, config) | jax.tree.map(np.array, restored)
     if config.optimizer.keeps_average and "ema" not in restored:
         arrays["ema"] = {name: arrays[name] for name in ("params", "batch_stats")}
-    return _Origin(arrays, masks_of(arrays, layers), restored["step"])
+    step = restored["step"]
+    return _Origin(arrays, masks_of(arrays, layers), step, step * config.train.train_batch_size)
 
 
 def _has_masks(model_dir: str, network: Network, masks: Masks) -> bool:

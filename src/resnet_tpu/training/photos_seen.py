@@ -16,6 +16,9 @@ log = logging.getLogger(__name__)
 
 _FILE = "training_photos.json"
 
+Photos = dict[str, list[str]]
+"""The names of photos by folder."""
+
 
 def remember_photos(model_dir: str, source: Source) -> None:
     """Adds the training photos to those that the run in `model_dir` has seen, if they were split at random."""
@@ -32,9 +35,20 @@ def inherit_photos(model_dir: str, checkpoint: str) -> None:
 
     An earlier attempt that ended before its first checkpoint may have recorded others, which no weights have seen.
     """
+    record_photos(model_dir, photos_behind(checkpoint))
+
+
+def photos_behind(checkpoint: str) -> Photos:
+    """The photos that the run of `checkpoint` has seen; empty if it is in no run's folder."""
+    run = folders.run_of(checkpoint)
+    return _photos_seen(run) if run else {}
+
+
+def record_photos(model_dir: str, seen: Photos) -> None:
+    """Records that the run in `model_dir` has seen these photos, and no others."""
     if hosts.is_first():
-        path, run = storage.join(model_dir, _FILE), folders.run_of(checkpoint)
-        if run and (seen := _photos_seen(run)):
+        path = storage.join(model_dir, _FILE)
+        if seen:
             storage.write_text(path, json.dumps(seen) + "\n")
         else:
             storage.remove(path)
@@ -61,10 +75,10 @@ def warn_of_training_photos(model_dir: str, source: Source, split: Split) -> Non
         )  # fmt: skip
 
 
-def _photos_seen(model_dir: str) -> dict[str, list[str]]:
-    """The names of the photos by folder; empty if the file is missing or damaged, which costs only a warning."""
+def _photos_seen(model_dir: str) -> Photos:
+    """The photos of the run in `model_dir`; empty if the file is missing or damaged, which costs only a warning."""
     path = storage.join(model_dir, _FILE)
     with contextlib.suppress(ValueError):
         if storage.exists(path):
-            return checked_json.as_kind(dict[str, list[str]], checked_json.parse(storage.read_text(path)), _FILE)
+            return checked_json.as_kind(Photos, checked_json.parse(storage.read_text(path)), _FILE)
     return {}
