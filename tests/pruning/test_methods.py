@@ -118,6 +118,18 @@ def test_scores_of_weights_that_hardly_differ(sizes: list[float], score: float) 
     np.testing.assert_array_equal(standardized(kernel.reshape(1, 1, 1, 2)).ravel(), [score, score])
 
 
+@pytest.mark.parametrize("method", ["zprune_all_to_global_50", "zprune_global_20", "zprune_global_20_fc"])
+def test_weights_without_a_score_are_refused(method: str) -> None:
+    """As in a network whose widths `compact` rounded up, where added channels are 0."""
+    weights = example()
+    masks = full_masks(weights)
+    weights["conv_2"][:, :, 5] = 0
+    with pytest.raises(UserError, match=r"got 0 over the outputs of an input channel of conv_2, expected more"):
+        find_method(method)(weights, masks)
+    masks["conv_2"][:, :, 5] = False
+    assert density(find_method(method)(weights, masks).values()) < density(masks.values())
+
+
 @pytest.mark.parametrize("percent", [80, 33.3, 0])
 def test_baselines_keep_exact_counts(percent: float) -> None:
     weights = example()

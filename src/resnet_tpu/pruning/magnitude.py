@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 
 import numpy as np
 
+from resnet_tpu.errors import UserError
 from resnet_tpu.pruning.masks import LayerKernels, Masks
 
 Score = Callable[[np.ndarray], np.ndarray]
@@ -30,8 +31,11 @@ def standardized(kernel: np.ndarray) -> np.ndarray:
 
 
 def prune_remaining(kernels: LayerKernels, masks: Masks, percent: float, score: Score, parts: Collection[str]) -> Masks:
-    """Removes `percent` of the remaining weights of the layers whose names contain one of `parts`."""
-    scores = {name: score(kernels[name]) for name in _layers_with(kernels, parts)}
+    """Removes `percent` of the remaining weights of the layers whose names contain one of `parts`.
+
+    Raises UserError if one of these weights has no score.
+    """
+    scores = _scores(kernels, masks, score, parts)
     threshold = _percentile((scores[name][masks[name]] for name in scores), percent)
     return _cut(masks, scores, threshold)
 
@@ -41,9 +45,9 @@ def prune_to_sparsity(
 ) -> Masks:
     """Prunes the layers whose names contain one of `parts`, taken together, to a sparsity of `percent`.
 
-    Masked weights count as 0.
+    Masked weights count as 0. Raises UserError if one of the others has no score.
     """
-    scores = {name: score(kernels[name]) for name in _layers_with(kernels, parts)}
+    scores = _scores(kernels, masks, score, parts)
     threshold = _percentile((np.where(masks[name], scores[name], 0) for name in scores), percent)
     return _cut(masks, scores, threshold)
 
@@ -57,13 +61,20 @@ def keep_largest(kernels: LayerKernels, masks: Masks, fractions: Mapping[str, fl
     }
 
 
-def _layers_with(kernels: LayerKernels, parts: Collection[str]) -> list[str]:
-    return [name for name in kernels if any(part in name for part in parts)]
+def _scores(kernels: LayerKernels, masks: Masks, score: Score, parts: Collection[str]) -> dict[str, np.ndarray]:
+    """The scores of the layers whose names contain one of `parts`. Raises UserError if a kept weight has none."""
+    scores = {name: score(kernels[name]) for name in kernels if any(part in name for part in parts)}
+    for name, values in scores.items():
+        if not np.isfinite(values[masks[name]]).all():  # the threshold would be NaN: nothing would be removed
+            got = f"0 over the outputs of an input channel of {name}"
+            do = "Choose a method that ranks weights by |w|, such as prune_all_to_global."
+            raise UserError("Standard deviation of |w|", got, "more than 0", do)
+    return scores
 
 
 def _percentile(arrays: Iterable[np.ndarray], percent: float) -> np.floating:
     scores = np.concatenate([array.ravel() for array in arrays])
-    # NaN if a score is NaN. float64, because NumPy would count the weights in the type of the scores, float32
+    # float64, because NumPy would count the weights in the type of the scores, float32
     return np.percentile(scores, np.float64(percent))
 
 
