@@ -14,7 +14,7 @@ from resnet_tpu import cli
 from resnet_tpu.checkpoints import folders, reading
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config
-from resnet_tpu.pruning.experiment import _rewind_step, prune_run
+from resnet_tpu.pruning.experiment import _check_alike, _rewind_step, prune_run
 from resnet_tpu.pruning.levels import plan_levels
 from resnet_tpu.pruning.options import Experiment
 from resnet_tpu.pruning.outcome import read_outcomes
@@ -274,6 +274,16 @@ def test_another_training_is_not_taken_for_that_of_a_further_seed(dense: Path, t
         prune_run(str(dense), str(tmp_path), experiment(seeds="1"))
 
 
+def test_a_further_seed_may_read_from_a_folder_what_it_read_from_a_table(
+    config: Callable[..., Config], dense: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = config(dense, data_dir="", bigtable_instance="photos")
+    monkeypatch.setattr("resnet_tpu.pruning.experiment.config_at", lambda _: begun)
+    _check_alike(str(dense), begun.replace(data_dir="photos", bigtable_instance=""))
+    with pytest.raises(UserError, match="image_size 16 -> 32"):
+        _check_alike(str(dense), begun.replace(image_size=32))
+
+
 @pytest.mark.long
 def test_computing_options_change_only_the_re_training(dense: Path, tmp_path: Path) -> None:
     once = prune_run(str(dense), str(tmp_path), experiment(levels=1))
@@ -480,9 +490,13 @@ def test_a_training_whose_batch_size_changed_goes_back_to_the_images_that_it_had
         np.testing.assert_allclose(found[name], array, rtol=1e-4, atol=1e-7, err_msg=name)  # masks change the rounding
 
 
-def test_what_is_combined_is_what_was_pruned(pruned: Path, tmp_path: Path) -> None:
+def test_what_is_combined_is_what_was_pruned(pruned: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(pruned, tmp_path, dirs_exist_ok=True)
-    report_experiment(prune_run(tmp_path / "run", tmp_path / "out", experiment(levels=1)), str(tmp_path / "out"))
+    monkeypatch.chdir(tmp_path)
+    report_experiment(prune_run("run", "out", experiment(levels=1)), "out")
+    monkeypatch.chdir(shutil.copytree(tmp_path / "run", tmp_path / "elsewhere" / "run").parent)
+    unpruned, _ = read_outcomes([str(tmp_path / "out")])
+    assert unpruned.model_dir == str(tmp_path / "run")  # not the run of that name here
     steps = tmp_path / "run" / folders.CHECKPOINTS
     shutil.copytree(steps / f"{LAST}", steps / f"{LAST + 1}")  # as if it had been trained on
     with pytest.raises(UserError, match=rf"got step {LAST + 1}, expected step {LAST}, as in"):

@@ -149,7 +149,7 @@ def _check_alike(model_dir: str, config: Config) -> None:
     """Raises UserError when the run of a further seed, in `model_dir`, was begun with options other than `config`."""
     if not hosts.from_first(lambda: folders.steps_of_run(model_dir)):
         return
-    aside = {*COMPUTING, "lottery_checkpoint_iters"}
+    aside = {*COMPUTING, "bigtable_instance", "lottery_checkpoint_iters"}  # data_dir replaces a Bigtable
     if changed := [text for text in changed_options(config_at(model_dir), config) if text.split()[0] not in aside]:
         got = f"one begun with other options: {', '.join(changed)}"
         raise UserError(f"Run {model_dir}", got, "the options of the run to be pruned", _ELSEWHERE)
