@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from resnet_tpu.errors import UserError
@@ -73,6 +74,9 @@ def test_convert_gives_the_type_of_the_option(name: str, given: Any, expected: A
         ("freeze", ("stem/*", "group1/*"), "text. Write it as one text: 'stem/*,group1/*'."),
         ("lottery_checkpoint_iters", [4, 5], "text. Write it as one text: '4,5'."),
         ("precision", ["float32"], "one of bfloat16, float32. Change the value."),
+        ("precision", np.array(["float32", "bfloat16"]), "one of bfloat16, float32. Change the value."),
+        ("lottery_checkpoint_iters", np.arange(0, 50, 10), "text. Change the value."),
+        ("mean_rgb", np.zeros((2, 3)), "three numbers such as 0.5,0.5,0.5"),
         ("train_steps", [4], "steps or epochs such as 15epochs. Change the value."),
         ("data_dir", {"photos"}, "a path"),
         ("data_dir", b"photos", "a path"),

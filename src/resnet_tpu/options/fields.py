@@ -92,7 +92,7 @@ class Option:
                 return None
             raise self._wrong(value)
         if self.choices:
-            if value not in self.choices:
+            if not isinstance(value, str) or value not in self.choices:
                 raise self._wrong(value)
             return value
         for kind in self.kinds:
@@ -115,7 +115,7 @@ class Option:
 
     def _wrong(self, value: Any) -> UserError:
         do = f"Change the value.{nearest(str(value), self.choices)}"
-        if value and isinstance(value, list | tuple) and str in self.kinds and not self.choices:
+        if isinstance(value, list | tuple) and value and str in self.kinds and not self.choices:
             do = f"Write it as one text: {','.join(map(str, value))!r}."
         return UserError(self.name, repr(value), self.expected(), do)
 

@@ -107,7 +107,7 @@ def compact(checkpoint: Checkpoint, *, multiple_of: int = 1) -> tuple[Config, Ar
     has scale 0 and bias 1; its weights in the next layer are the sum of theirs, each times its constant. So evaluation
     computes the same logits, up to rounding. Momentum and moving averages are narrowed too. Masks stay if they mask
     further weights. Channels that stay 0 round each width up to a multiple of `multiple_of`, but not beyond the
-    original width. Raises UserError if no whole filter is masked, and for normalisations other than batch norm.
+    original width. Raises UserError if too few whole filters are masked, and for normalisations other than batch norm.
     """
     config = config_of(checkpoint.meta)
     if config.model.norm_act_layer != "bn_relu":
@@ -121,11 +121,13 @@ def compact(checkpoint: Checkpoint, *, multiple_of: int = 1) -> tuple[Config, Ar
     widths = [_narrow(arrays, *names, multiple_of) for names in _inner(architecture)]
     before = [width for group, block in _blocks(architecture) for width in architecture.inner(group, block)]
     if widths == before:
-        do = "Masks of single weights do not make a network smaller: choose a method that removes filters."
-        expected = "some, inside blocks" + (
-            f", enough to reach the next lower multiple of {multiple_of}" if multiple_of > 1 else ""
-        )
-        raise UserError("Network to compact", "no filter that is masked as a whole", expected, do)
+        if multiple_of > 1:
+            lower, do = f"multiple of {multiple_of}", "Lower multiple_of."
+        else:
+            lower = "width"
+            do = "Masks of single weights do not make a network smaller: choose a method that removes filters."
+        got = "too few filters that are masked as a whole"
+        raise UserError("Network to compact", got, f"enough, inside blocks, for a lower {lower}", do)
     if all(mask.all() for mask in jax.tree.leaves(arrays["masks"])):
         del arrays["masks"]
     config = config.replace(inner_channels=",".join(map(str, widths)))
