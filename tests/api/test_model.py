@@ -132,12 +132,11 @@ def test_a_picture_is_read_as_its_file_is(tmp_path: Path, photos: Path, run: tup
 def test_a_picture_that_occurs_more_than_once_is_read_by_one_thread(tmp_path: Path) -> None:
     noise = Image.fromarray(np.random.default_rng(0).integers(0, 256, (200, 300, 3), np.uint8))
     noise.save(tmp_path / "noise.png")
+    alone = bytes(images.ImageSource([noise], [])[0].encoded)
     for _ in range(5):
         with Image.open(tmp_path / "noise.png") as picture, ThreadPoolExecutor(4) as threads:
-            found = {
-                sample.encoded for sample in threads.map(images.ImageSource([picture] * 16, []).__getitem__, range(16))
-            }
-        assert found == {images.ImageSource([noise], [])[0].encoded}
+            source = images.ImageSource([picture] * 16, [])
+            assert {bytes(sample.encoded) for sample in threads.map(source.__getitem__, range(16))} == {alone}
 
 
 def test_images_of_an_iterator_that_reuses_their_place_are_told_apart(

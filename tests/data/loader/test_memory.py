@@ -34,10 +34,10 @@ def test_shared_memory_is_freed_with_its_last_holder_and_silent_at_the_end_of_a_
 def test_many_batches_in_use_take_few_file_descriptors() -> None:
     slots, before = Slots(Layout(2, 8)), len(os.listdir("/proc/self/fd"))  # noqa: PTH208
     held = [slots.take() for _ in range(100)]
-    assert len(os.listdir("/proc/self/fd")) - before <= 8  # noqa: PTH208
+    assert len(os.listdir("/proc/self/fd")) - before < 20  # noqa: PTH208
     assert [slot.number for slot in held] == list(range(100))
     for slot in held:
         slot.rows.label[:] = slot.number
     assert all((slot.rows.label == slot.number).all() for slot in held)
-    del held[50], slot
+    del held[50]
     assert slots.take().number == 50
