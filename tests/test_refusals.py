@@ -58,7 +58,7 @@ def here(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["prune", "run", "--density=20", "--num_cores=3"], "train_batch_size: got 8, expected a multiple of the 3"),
         (["export", "lost", "new", "--verify", "--forms=onnx"], "data_dir: got 'no', expected an existing folder"),
         (["export", "run", "new", "no.jpg", "--forms=onnx"], "Image: got no.jpg, expected an existing file"),
-        (["export", "lost", "new/er", "{photos}", "--forms=int8"], "Calibration of int8: got 'no', expected training"),
+        (["export", "lost", "new/er", "{photos}", "--forms=int8"], "Calibration of int8: data_dir: got 'no', expected"),
         (["export", "run", "file/new", "--forms=onnx"], "Writing to file/new: got a folder below the file"),
         (["predict", "run", "{photos}", "--output_dir=file"], "Writing to file: got a file, expected a folder"),
         (["convert", "run", "new/a.safetensors"], "stem: got small, expected imagenet"),

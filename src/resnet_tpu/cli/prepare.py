@@ -121,8 +121,11 @@ def _write_shards(raw_dir: str, out_dir: str, options: "PrepareOptions", *, beam
     console = make_console()
     manifest = prepare_images(raw_dir, out_dir, options, beam=beam)
     console.print(render_report(manifest))
+    sizes = {split: entry.num_images for split, entry in manifest.splits.items()}
+    if not sizes.get("train"):
+        return
     hint, options_of_train = "Train on them:", ""
-    if "validation" not in manifest.splits:
+    if not sizes.get("validation"):
         hint = (
             "No photos to validate with: add some, or split again with --split=0.8,0.2 --overwrite, if the split "
             "was random. Without any:"

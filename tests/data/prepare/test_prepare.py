@@ -148,6 +148,16 @@ def test_without_validation_photos_the_command_that_trains_is_told(
     assert capsys.readouterr().out.endswith(f"Train on them: resnet-tpu train {out}\n")
 
 
+def test_no_command_that_trains_is_told_without_training_photos(
+    tmp_path: Path, draw, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number in range(2):
+        draw(tmp_path / f"{number}.png", number)
+    (tmp_path / "list.csv").write_text("path,label,split\n0.png,a,test\n1.png,b,test\n")
+    assert cli.main(["prepare", str(tmp_path / "list.csv"), str(tmp_path / "out"), "--workers=1"]) == 0
+    assert "resnet-tpu train" not in capsys.readouterr().out
+
+
 def test_two_ratios_leave_no_test_split(class_folders: Path, tmp_path: Path, run) -> None:
     manifest = run(class_folders, tmp_path / "out", split="0.8,0.2")
     assert {name: entry.num_images for name, entry in manifest.splits.items()} == {"train": 32, "validation": 8}
@@ -251,6 +261,10 @@ def test_bad_images_within_the_fraction_are_left_out(class_folders: Path, tmp_pa
     assert found["unreadable image"][1][0].startswith("emu/text.png (")
     train = manifest.splits["train"]
     assert train.num_images == len(features(tmp_path / "out", "train"))
+    report = (tmp_path / "out" / "report.txt").read_text()
+    with pytest.raises(UserError, match=r"got 3 of 43 that cannot be used .* expected at most 0"):
+        run(class_folders, tmp_path / "out", max_bad_fraction=0)
+    assert (tmp_path / "out" / "report.txt").read_text() == report
 
 
 def test_too_many_bad_images_are_refused(class_folders: Path, tmp_path: Path, run) -> None:

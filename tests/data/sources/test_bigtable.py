@@ -474,6 +474,42 @@ def test_rows_that_were_about_to_be_deleted_are_deleted_by_the_next_call(
     assert len(bigtable_rows.Rows(config(), "train").scan()) == 1
 
 
+def test_an_overwrite_goes_on_after_the_last_finished_file(server: Any, records: Path) -> None:
+    copy(records)
+    calls = server.calls["MutateRow"]
+
+    def watch(method: str, request: Any) -> None:
+        if method == "MutateRow" and server.calls["MutateRow"] - calls > 3:
+            server.failures["MutateRow"].append((0, DENIED, "no more"))
+
+    server.on_call = watch
+    with pytest.raises(UserError, match="no more"):
+        copy(records, overwrite=True)
+    server.on_call = lambda method, request: None
+    server.failures.clear()
+    drops = server.calls["DropRowRange"]
+    assert 0 < copy(records, overwrite=True) < 2 * 37
+    assert server.calls["DropRowRange"] == drops
+
+
+def test_rows_that_are_no_longer_there_are_noticed(server: Any, records: Path) -> None:
+    copy(records)
+    for options, column in (({"bigtable_column_qualifier": "image"}, "tfexample:image"), ({}, "tfexample:example")):
+        if not options:
+            server.make_table("t").drop(b"train_0000000036")
+        with pytest.raises(UserError, match=f"not all of which are there, expected examples in {column}"):
+            copy(records, **options)
+    assert copy(records, overwrite=True) == 2 * 37
+
+
+def test_the_description_of_another_family_is_not_taken(server: Any, records: Path) -> None:
+    copy(records)
+    server.make_table("t").families.add("zzz")
+    assert copy(records, overwrite=True, bigtable_column_family="zzz") == 2 * 37
+    server.put("t", "resnet_tpu/train_", b"[1", column="tfexample:about", time=1 << 60)
+    assert len(open_source(config(bigtable_column_family="zzz"), "train")) == 37
+
+
 def iter_samples(data: DataConfig, split: Any) -> list[Any]:
     source = open_source(data, split)
     return [source[i] for i in range(len(source))]

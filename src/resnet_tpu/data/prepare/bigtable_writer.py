@@ -110,20 +110,36 @@ def _digest(paths: Sequence[str], split: Split, manifest: Manifest | None) -> st
 
 def _claim(part: _Part, *, overwrite: bool) -> _Part | None:
     """Claims the rows with the part's prefix; rows already written count as done. None if all of them are."""
-    before = None if overwrite else part.rows.read_about()
+    rows, before = part.rows, None
+    with contextlib.suppress(UserError) if overwrite else contextlib.nullcontext():  # a damaged one is replaced
+        before = rows.read_about()
     is_same = before is not None and before.made_from == part.about.made_from
-    if before and is_same and (before.finished or before.done):
-        return None if before.finished else replace(part, about=replace(part.about, done=before.done))
-    first = part.rows.first_key(part.rows.prefix)
+    if before and is_same and before.finished and not overwrite:
+        _check_rows(rows, before)
+        if before.class_names != part.about.class_names:
+            rows.write_about(replace(before, class_names=part.about.class_names))
+        return None
+    if before and is_same and before.done and not before.finished:
+        return replace(part, about=replace(part.about, done=before.done))
+    first = rows.first_key(rows.prefix)
     if first is not None and not (overwrite or is_same):  # if it is the same, the rows found were about to be deleted
-        got = f"rows of other data with the prefix {part.rows.prefix}, such as {format_key(first)}"
-        do = f"Pass --overwrite to delete them, or choose another table or {part.rows.prefix_option}."
-        raise UserError(part.rows.name, got, "none, or rows of the same records", do)
-    part.rows.write_about(part.about)  # before anything changes: until the last row is written, there is no data set
+        got = f"rows of other data with the prefix {rows.prefix}, such as {format_key(first)}"
+        do = f"Pass --overwrite to delete them, or choose another table or {rows.prefix_option}."
+        raise UserError(rows.name, got, "none, or rows of the same records", do)
+    rows.write_about(part.about)  # before anything changes: until the last row is written, there is no data set
     if first is not None:
-        with part.rows.explained(ADMIN):
-            _admin_table(part.rows).drop_by_prefix(part.rows.prefix, timeout=600)
+        with rows.explained(ADMIN):
+            _admin_table(rows).drop_by_prefix(rows.prefix, timeout=600)
     return part
+
+
+def _check_rows(rows: Rows, about: About) -> None:
+    """Raises UserError if the first or the last of the rows described is not there: others may have deleted them."""
+    ends = {rows.key(0), rows.key(about.num_records - 1)}
+    if len(rows.read([*ends])) < len(ends):
+        got = f"a description of {about.num_records} {rows.split} rows, not all of which are there"
+        expected = f"examples in {rows.family}:{rows.qualifier.decode()}"
+        raise UserError(rows.name, got, expected, "Pass --overwrite to write them again.")
 
 
 def _write(part: _Part, progress: Progress) -> int:

@@ -73,6 +73,9 @@ def prepare(
         results = {shard.name: result for shard in assignment.shards if (result := finished_shard(shard, out_dir))}
         missing = [shard for shard in assignment.shards if shard.name not in results]
         if not missing and (manifest := read_manifest(out_dir)):
+            findings, _ = collect_findings(assignment, results)
+            if error := _too_many_bad(raw_dir, out_dir, findings, options, assignment):
+                raise error
             console.print(f"Nothing to do: {out_dir} holds these photos already.", markup=False)
             return manifest
         storage.remove(storage.join(out_dir, MANIFEST))
@@ -121,7 +124,9 @@ def _conclude(
     """Checks the results of the shards, writes report, labels and, last, the manifest with the `deciding` options."""
     findings, counts = collect_findings(assignment, results)
     try:
-        _check_bad(raw_dir, out_dir, findings, options, sum(len(shard.photos) for shard in assignment.shards))
+        if error := _too_many_bad(raw_dir, out_dir, findings, options, assignment):
+            storage.write_text(storage.join(out_dir, REPORT), report_text(None, findings, {}))
+            raise error
         noticed = group_findings(findings, counts, first=_LISTED_PATHS)
         manifest = manifest_of(assignment, results, seed=options.seed, options=deciding, findings=noticed)
         sweep(out_dir)
@@ -134,15 +139,18 @@ def _conclude(
     return manifest
 
 
-def _check_bad(raw_dir: str, out_dir: str, findings: list[Finding], options: PrepareOptions, num_images: int) -> None:
+def _too_many_bad(
+    raw_dir: str, out_dir: str, findings: list[Finding], options: PrepareOptions, assignment: Assignment
+) -> UserError | None:
+    """The error for more bad images than the options allow, or for nothing else; None if there are few enough."""
     bad = [finding for finding in findings if finding.kind.is_bad]
+    num_images = sum(len(shard.photos) for shard in assignment.shards)
     allowed = min(options.allowed_bad(num_images), num_images - 1)  # a data set has at least one image
     if len(bad) <= allowed:
-        return
-    storage.write_text(storage.join(out_dir, REPORT), report_text(None, findings, {}))
+        return None
     alternative = ", or allow more" if len(bad) < num_images else ""
     first = "; ".join(", ".join(filter(None, (f"{item.path}: {item.kind.what}", item.detail))) for item in bad[:5])
-    raise UserError(
+    return UserError(
         f"Images in {raw_dir}",
         f"{len(bad)} of {num_images} that cannot be used ({first}{'; ...' if len(bad) > 5 else ''})",
         f"at most {allowed} (max_bad_fraction {options.max_bad_fraction:g})",

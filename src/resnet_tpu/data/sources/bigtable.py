@@ -4,6 +4,7 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
+from resnet_tpu.data.class_names import numbers_as_names
 from resnet_tpu.data.records.example import parse_image_example
 from resnet_tpu.data.records.tfrecord import RecordError
 from resnet_tpu.data.sources.bigtable_rows import Rows, format_key
@@ -51,7 +52,10 @@ class BigtableSource:
             self._len = about.num_records
         else:
             self._find_keys()
-        self._labels = make_labels(data, about.class_names if about else None, allow_unknown=split == "test")
+        names, counted = about.class_names if about else None, None
+        if names and names == numbers_as_names(len(names)):  # of records without names
+            names, counted = None, len(names)
+        self._labels = make_labels(data, names, counted=counted, allow_unknown=split == "test")
         self.class_names, self.num_classes = self._labels.names, self._labels.num_classes
         if not (about and about.class_names) and not data.num_label_classes:
             log.info(

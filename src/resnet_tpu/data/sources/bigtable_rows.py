@@ -171,7 +171,8 @@ class Rows:
         """The table's description of these rows; None if it has none. Raises UserError when it is damaged."""
         with self.explained():
             row = self.connect().read_row(self._about_key)
-        cells = [cell for cell in row.cells if cell.qualifier == _ABOUT_COLUMN] if row else []
+        found = row.cells if row else []
+        cells = [cell for cell in found if cell.family == self.family and cell.qualifier == _ABOUT_COLUMN]
         if not cells:
             return None
         try:

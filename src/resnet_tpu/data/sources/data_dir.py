@@ -136,12 +136,14 @@ def check_shards(data_dir: str, split: Split, names: Sequence[str]) -> None:
         raise UserError(what, got, f"all files that {MANIFEST} lists", "Copy the rest, or run `prepare` again.")
     if manifest and (others := sorted({*shards[split]} - {*listed})):
         got = f"{len(others)} {split} files that {MANIFEST} does not list, such as {others[0]}"
-        do = f"Move them away; or delete {MANIFEST}, and all are read."
+        also = f" and {STATE_FOLDER}/" if STATE_FOLDER in names else ""
+        do = f"Move them away; or delete {MANIFEST}{also}, and all are read."
         raise UserError(what, got, f"the {len(listed)} files that it lists", do)
     if not shards[split]:
         found = ", ".join(f"{name}-*" for name, files in shards.items() if files)
         how = " --split=0.8,0.2 --overwrite" if manifest and split == "validation" else ""
-        do = f"Make the {split} split with `resnet-tpu prepare{how}`, or {other_split_advice(split)}"
+        if_random = ", if the split was random" if how and shards["test"] else ""
+        do = f"Make the {split} split with `resnet-tpu prepare{how}`{if_random}, or {other_split_advice(split)}"
         raise NoSplitError(what, found, f"files named {split}-*", do)
     if not listed:
         _warn_of_missing(data_dir, tuple(shards[split]))

@@ -15,7 +15,7 @@ from resnet_tpu.data.records.tfrecord import RecordError, RecordFile
 from resnet_tpu.data.sources.classes import Classes, Files
 from resnet_tpu.data.sources.labels import make_labels
 from resnet_tpu.data.sources.source import Sample, raise_if_damaged
-from resnet_tpu.data.split import Split
+from resnet_tpu.data.split import NoSplitError, Split, other_split_advice
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import DataConfig
 
@@ -44,8 +44,9 @@ class RecordSource:
         for error in (*itertools.chain.from_iterable(file.damage for file in self._files), *short):
             log.warning("Left out: %s", error)
         if not len(self):
-            do = f"Write the {split} split again."
-            raise UserError(f"data_dir {data.data_dir}", f"{len(files)} empty {split}-* files", "records in them", do)
+            do = f"Write the {split} split again, or {other_split_advice(split)}"
+            got = f"{len(files)} empty {split}-* files"
+            raise NoSplitError(f"data_dir {data.data_dir}", got, "records in them", do)
 
     def __len__(self) -> int:
         return self._ends[-1]
