@@ -195,14 +195,11 @@ def unpack(packed: Path, folder: Path) -> None:
 
 
 def _copy_phases(source: Path, target: Path) -> None:
-    """Copies the files that `prune --combine` reads, because a finished `prune` does not write them again.
-
-    In the copies, paths are relative to the folder of the experiment, where its commands run on any machine.
-    """
+    """Copies the files that `prune --combine` reads, because a finished `prune` does not write them again."""
     for path in source.rglob(PHASES):
         copy = target / path.relative_to(source)
         copy.parent.mkdir(parents=True, exist_ok=True)
-        copy.write_text(path.read_text().replace(f"{source.resolve()}/", ""))
+        copy.write_bytes(path.read_bytes())
 
 
 if __name__ == "__main__":

@@ -69,9 +69,9 @@ def test_work_done_in_one_precision_is_continued_in_another(tmp_path: Path, monk
 def test_what_combine_reads_travels_with_a_pack(tmp_path: Path) -> None:
     first, packed, second = (tmp_path / name for name in ("first", "packed", "second"))
     (first / "pruned_0" / "begun" / folders.CHECKPOINTS / "7").mkdir(parents=True)  # as yet without options
-    (first / "pruned_0" / "phases.csv").write_text(f"model_dir\n{first}/base_0\n")
+    (first / "pruned_0" / "phases.csv").write_text("model_dir\n")
     second.mkdir()
     rewinding.pack(first, packed)
     rewinding.unpack(packed, second)
-    assert (second / "pruned_0" / "phases.csv").read_text() == "model_dir\nbase_0\n"  # as on any machine
+    assert (second / "pruned_0" / "phases.csv").read_text() == "model_dir\n"
     assert len((packed / "progress.csv").read_text().splitlines()) == 1

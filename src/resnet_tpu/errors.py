@@ -73,8 +73,8 @@ def _shorten(text: str) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """The message of a library's error, as one line of at most 300 characters, without its full stop."""
-    line = (str(error).splitlines() or [type(error).__name__])[0][:300]
+    """A library's error as one line, its type if it says nothing: at most 300 characters, without its full stop."""
+    line = next(filter(None, str(error).splitlines()), type(error).__name__)[:300]
     return line if line.endswith("..") else line.removesuffix(".")
 
 

@@ -12,11 +12,11 @@ import pytest
 import safetensors.numpy
 
 from resnet_tpu.checkpoints import tf1_names
-from resnet_tpu.checkpoints.transfer import check_structure, start_from, with_options_of_weights
-from resnet_tpu.checkpoints.weights import Kind, open_weights
+from resnet_tpu.checkpoints.transfer import _notes, check_structure, start_from, with_options_of_weights
+from resnet_tpu.checkpoints.weights import Kind, Weights, open_weights
 from resnet_tpu.errors import UserError
 from resnet_tpu.models.arrays import Arrays, leaf_at
-from resnet_tpu.models.from_options import create_network
+from resnet_tpu.models.from_options import create_network, network_of
 from resnet_tpu.models.network import Network
 from resnet_tpu.options.config import Config
 
@@ -52,16 +52,23 @@ def variables_of(network: Network, params: Arrays, batch_stats: Arrays) -> dict[
     return variables
 
 
-def note_on_averages(source: str) -> str:
-    return (
-        "  note: evaluations of these weights use their moving averages. To start from those, give the file that this "
-        f"writes: resnet-tpu convert {source} averages.safetensors"
-    )
+NOTE_ON_AVERAGES = (
+    "  note: evaluations of these weights use their moving averages, which cannot be written to a file to start from"
+)
 
 
 def assert_equal(actual: Arrays, expected: Arrays) -> None:
     assert jax.tree.structure(actual) == jax.tree.structure(expected)
     assert all(jax.tree.leaves(jax.tree.map(np.array_equal, actual, expected)))
+
+
+def test_averages_that_fit_in_a_file_are_started_from_by_way_of_one() -> None:
+    weights = Weights("a b", "ours", {"ema/x": np.zeros(1)}, {})
+    (note,) = _notes(weights, ["ema/x"], network_of(Config().replace(num_label_classes=3)), None)
+    assert note == (
+        "evaluations of these weights use their moving averages. To start from those, give the file that this writes: "
+        "resnet-tpu convert 'a b' averages.safetensors"
+    )
 
 
 def test_equal_networks_take_over_everything_but_the_optimizers(write_bundle: WriteBundle) -> None:
@@ -79,7 +86,7 @@ def test_equal_networks_take_over_everything_but_the_optimizers(write_bundle: Wr
         "  not used: global_step",
         "  not used: ExponentialMovingAverage of 107 variables",
         "  not used: Momentum of 65 variables",
-        note_on_averages(path),
+        NOTE_ON_AVERAGES,
     ]
 
 
@@ -99,7 +106,7 @@ def test_every_kind_is_loaded_and_reported_alike(kind: Kind, left: list[str], th
     assert str(report).splitlines() == [
         f"Started from {weights.source}: 107 of 107 variables loaded.",
         *(f"  not used: {line}" for line in left),
-        *([] if kind == "torch" else [note_on_averages(weights.source)]),
+        *([] if kind == "torch" else [NOTE_ON_AVERAGES]),
     ]
 
 

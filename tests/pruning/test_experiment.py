@@ -14,6 +14,7 @@ from resnet_tpu import cli
 from resnet_tpu.checkpoints import folders, reading
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config
+from resnet_tpu.pruning import outcome
 from resnet_tpu.pruning.experiment import _check_alike, _rewind_step, prune_run
 from resnet_tpu.pruning.levels import plan_levels
 from resnet_tpu.pruning.options import Experiment
@@ -455,6 +456,18 @@ def test_the_command(dense: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "--combine: got levels, expected --output_dir alone" in capsys.readouterr().err
     assert cli.main([*words, "--retrain=fine_tunning"]) == 2
     assert "Did you mean fine_tuning" in capsys.readouterr().err
+
+
+def test_runs_are_found_where_they_are_or_were_in_relation_to_the_experiment(tmp_path: Path) -> None:
+    for run in ("project/model", "project/out/seed_0/lr_rewinding/density_50", "model"):
+        (tmp_path / run / "checkpoints" / "4").mkdir(parents=True)
+    out = f"{tmp_path}/project/out"
+    for written, found in (
+        (f"{tmp_path}/model", f"{tmp_path}/model"),
+        ("/old/model", f"{tmp_path}/project/model"),
+        ("/old/out/seed_0/lr_rewinding/density_50", f"{out}/seed_0/lr_rewinding/density_50"),
+    ):
+        assert outcome._find(written, out, "/old/out") == found
 
 
 def test_a_pruned_network_has_seen_the_photos_of_the_unpruned_one(pruned: Path) -> None:

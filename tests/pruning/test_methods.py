@@ -124,7 +124,7 @@ def test_weights_without_a_score_are_refused(method: str) -> None:
     weights = example()
     masks = full_masks(weights)
     weights["conv_2"][:, :, 5] = 0
-    with pytest.raises(UserError, match=r"got 0 over the outputs of an input channel of conv_2, expected more"):
+    with pytest.raises(UserError, match=r"got 0 somewhere in conv_2, expected more"):
         find_method(method)(weights, masks)
     masks["conv_2"][:, :, 5] = False
     assert density(find_method(method)(weights, masks).values()) < density(masks.values())

@@ -211,7 +211,7 @@ def test_a_folder_of_this_machine_may_have_any_name(name: str, tmp_path: Path, m
 
 
 def test_a_folder_with_several_names_counts_once_under_its_own_or_the_first_of_its_links(tmp_path: Path) -> None:
-    for name in ("far", "photos/m", "photos/.hidden"):
+    for name in ("far", "photos/m", "photos/q", "photos/.hidden"):
         (tmp_path / name).mkdir(parents=True)
         (tmp_path / name / "1.jpg").touch()
     for link in "abcd":
@@ -219,8 +219,9 @@ def test_a_folder_with_several_names_counts_once_under_its_own_or_the_first_of_i
     for link in "zyxw":
         (tmp_path / "photos" / link).symlink_to("../far")
     (tmp_path / "photos" / "shown").symlink_to(".hidden")
+    (tmp_path / "photos" / "m" / "similar").symlink_to("../q")
     found = storage.files_below(str(tmp_path / "photos"))
-    assert found == [f"{tmp_path}/photos/{name}/1.jpg" for name in ("m", "shown", "w")]
+    assert found == [f"{tmp_path}/photos/{name}/1.jpg" for name in ("m", "q", "shown", "w")]
 
 
 def test_a_disk_that_does_not_tell_its_size_is_not_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

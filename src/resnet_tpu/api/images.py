@@ -1,5 +1,6 @@
 """Images as Python programs hold them: paths of files, Pillow images, arrays, or several of these."""
 
+import contextlib
 import io
 import os
 import threading
@@ -38,7 +39,7 @@ class ImageSource:
         """Raises UserError for anything but an image, for a missing path, and when there are no images at all."""
         self.class_names = list(class_names)
         self.num_classes = len(class_names)
-        self._loading = threading.Lock()  # Pillow reads a picture's file at its first use, and only one thread may
+        self._reading = threading.Lock()  # Pillow reads pixels and EXIF at their first use, and only one thread may
         self._origins = [origin for image in _each(images) for origin in self._origins_of(image)]
         if not self._origins:
             raise UserError("Images", "none", "at least one", "Give a path, a Pillow image or an array.")
@@ -52,10 +53,8 @@ class ImageSource:
             return origin[number]
         name = self.name(i)
         try:
-            if isinstance(origin, Image.Image):
-                with self._loading:
-                    origin.load()
-            encoded = _encode(origin)
+            with self._reading if isinstance(origin, Image.Image) else contextlib.nullcontext():
+                encoded = _encode(origin)
         except Exception as error:  # noqa: BLE001  # Pillow reads the picture only now; damage may raise anything
             got, do = describe(error), "Leave it out, or load it again."
             if isinstance(error, AssertionError | AttributeError) and getattr(origin, "fp", origin) is None:

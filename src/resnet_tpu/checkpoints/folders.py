@@ -39,6 +39,11 @@ def check_name(folder: str) -> None:
         raise UserError(f"Folder {folder}", f"{found[0]} in {path}", "a path without any of [*?\\", do)
 
 
+def allowed_name(name: str) -> str:
+    """`name` with `_` for each character that `check_name` refuses."""
+    return _GLOB_CHARACTERS.sub("_", name)
+
+
 def check_model_dir(model_dir: str) -> None:
     """Raises UserError as `check_name` does, and for a checkpoint or a folder of them, which cannot be a model_dir."""
     check_name(model_dir)

@@ -10,7 +10,8 @@ from typing import Any
 import jax.numpy as jnp
 
 from resnet_tpu.checkpoints.tf1_describe import AVERAGE
-from resnet_tpu.checkpoints.torch_files import COUNTER
+from resnet_tpu.checkpoints.torch_files import COUNTER, check_writable
+from resnet_tpu.checkpoints.torch_names import torch_names
 from resnet_tpu.checkpoints.weights import FIXED_BY_WEIGHTS, ORIGIN, Weights, fixed_options
 from resnet_tpu.data.class_names import are_names_for_numbers, are_same_classes, numbering
 from resnet_tpu.errors import UserError
@@ -184,8 +185,18 @@ def _notes(
         yield f"{masks}: masked weights begin at 0, and training changes them"
     if any(name.startswith("ema/") or name.endswith(AVERAGE) for name in left_over):
         note = "evaluations of these weights use their moving averages"
-        if network.architecture.small_stem or network.model.pre_activation:
+        if not _has_file_form(network):
             yield f"{note}, which cannot be written to a file to start from"
         else:
             command = f"resnet-tpu convert {shlex.quote(weights.source)} averages.safetensors"
             yield f"{note}. To start from those, give the file that this writes: {command}"
+
+
+def _has_file_form(network: Network) -> bool:
+    """Whether `convert` can write the network as a .safetensors file."""
+    try:
+        check_writable(network)
+        torch_names(network)
+    except UserError:
+        return False
+    return not network.model.inner_channels

@@ -2,7 +2,6 @@
 
 import logging
 import os
-import re
 import shlex
 import sys
 from collections.abc import Mapping
@@ -108,13 +107,13 @@ def _model_dir_for(config: Config) -> str:
     Empty for images in buckets and tables, which several machines may read, and for synthetic images.
     """
     from resnet_tpu import storage
+    from resnet_tpu.checkpoints import folders
 
     data_dir = config.data.data_dir
     if data_dir in ("", "null", "synthetic") or config.data.bigtable_instance or storage.is_remote(data_dir):
         return ""
     name = Path(os.path.normpath(Path(data_dir).absolute())).name  # absolute, because `..` has no name of its own
-    name = re.sub(r"[][*?\\]", "_", name)  # checkpoints cannot be written to folders with such names
-    return storage.join("runs", name) if name else ""
+    return storage.join("runs", folders.allowed_name(name)) if name else ""
 
 
 def _check_images(run: Layer | None, config: Config) -> None:

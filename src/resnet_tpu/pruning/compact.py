@@ -121,13 +121,10 @@ def compact(checkpoint: Checkpoint, *, multiple_of: int = 1) -> tuple[Config, Ar
     widths = [_narrow(arrays, *names, multiple_of) for names in _inner(architecture)]
     before = [width for group, block in _blocks(architecture) for width in architecture.inner(group, block)]
     if widths == before:
-        if multiple_of > 1:
-            lower, do = f"multiple of {multiple_of}", "Lower multiple_of."
-        else:
-            lower = "width"
-            do = "Masks of single weights do not make a network smaller: choose a method that removes filters."
-        got = "too few filters that are masked as a whole"
-        raise UserError("Network to compact", got, f"enough, inside blocks, for a lower {lower}", do)
+        choose = "Lower multiple_of, or choose" if multiple_of > 1 else "Choose"
+        do = f"{choose} a method that removes filters: masks of single weights do not make a network smaller."
+        expected = "more of them inside blocks, to reach a lower width"
+        raise UserError("Network to compact", "too few filters masked as a whole", expected, do)
     if all(mask.all() for mask in jax.tree.leaves(arrays["masks"])):
         del arrays["masks"]
     config = config.replace(inner_channels=",".join(map(str, widths)))

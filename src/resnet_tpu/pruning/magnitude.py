@@ -66,7 +66,7 @@ def _scores(kernels: LayerKernels, masks: Masks, score: Score, parts: Collection
     scores = {name: score(kernels[name]) for name in kernels if any(part in name for part in parts)}
     for name, values in scores.items():
         if not np.isfinite(values[masks[name]]).all():  # the threshold would be NaN: nothing would be removed
-            got = f"0 over the outputs of an input channel of {name}"
+            got = f"0 somewhere in {name}"
             do = "Choose a method that ranks weights by |w|, such as prune_all_to_global."
             raise UserError("Standard deviation of |w|", got, "more than 0", do)
     return scores

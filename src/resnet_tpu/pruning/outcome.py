@@ -2,6 +2,7 @@
 
 import csv
 import io
+import os
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -76,8 +77,8 @@ def read_outcome(phase: PhaseName) -> Outcome:
 def read_outcomes(output_dirs: Sequence[str]) -> list[Outcome]:
     """The outcomes of several experiments; a run that several of them share counts once.
 
-    Each outcome is read from its checkpoint: below `output_dir`, which may be a copy, or else at the path in PHASES.
-    Raises UserError if there is no such file or folder.
+    Each outcome is read from its checkpoint: below `output_dir`, which may be a copy, or at the path in PHASES, or else
+    where it lay in relation to `output_dir`. Raises UserError if there is no such file or folder.
     """
     outcomes: dict[str, Outcome] = {}
     for output_dir in output_dirs:
@@ -85,8 +86,11 @@ def read_outcomes(output_dirs: Sequence[str]) -> list[Outcome]:
         if not storage.exists(path):
             do = "Let the same `resnet-tpu prune` finish: it writes this file."
             raise UserError("Folder to combine", output_dir, f"one with {PHASES}", do)
-        for phase, step in _read_rows(path):
-            run_dir = _find(phase.model_dir, output_dir)
+        rows = _read_rows(path)
+        pruned = (phase.model_dir for phase, _ in rows if phase.retrain != UNPRUNED)
+        written_to = next((path.rpartition("/seed_")[0] for path in pruned), output_dir)
+        for phase, step in rows:
+            run_dir = _find(phase.model_dir, output_dir, written_to)
             if (last_step := folders.steps_of_run(run_dir)[-1]) != step:
                 do = "Run the same `prune` again, or delete the later checkpoints."
                 raise UserError(f"Run {run_dir}", f"step {last_step}", f"step {step}, as in {path}", do)
@@ -105,17 +109,17 @@ def earlier_phases(output_dir: str, outcomes: Sequence[Outcome]) -> list[str]:
     return [phase.model_dir for phase, _ in rows if storage.absolute(phase.model_dir) not in own]
 
 
-def _find(model_dir: str, output_dir: str) -> str:
-    """The current path of a run that is listed in PHASES of `output_dir`."""
-    _, seed, below = model_dir.rpartition("/seed_")
-    copied = storage.join(output_dir, f"seed_{below}") if seed else model_dir
-    for path in (copied, model_dir):
-        if folders.steps_of_run(path):
-            return path
+def _find(path: str, output_dir: str, written_to: str) -> str:
+    """The current path of the run at `path` in PHASES of `output_dir`, which was at `written_to` then."""
+    _, seed, below = path.rpartition("/seed_")
+    places = [*([storage.join(output_dir, f"seed_{below}")] if seed else []), path]
+    if not storage.is_remote(path) and not storage.is_remote(output_dir):  # the whole may be copied or renamed
+        places.append(os.path.normpath(storage.join(output_dir, os.path.relpath(path, written_to))))
+    for place in places:
+        if folders.steps_of_run(place):
+            return place
     do = "Run --combine where `prune` ran, or copy the run to that path."
-    raise UserError(
-        storage.join(output_dir, PHASES), f"{model_dir}, which has no checkpoint here", "a run with one", do
-    )
+    raise UserError(storage.join(output_dir, PHASES), f"{path}, which has no checkpoint here", "a run with one", do)
 
 
 def _read_rows(path: str) -> list[tuple[PhaseName, int]]:

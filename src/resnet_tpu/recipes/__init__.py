@@ -25,8 +25,8 @@ SLICES = _members(_FOR_SLICES)
 """The recipes for TPU slices, by the name of the slice."""
 
 FILES: dict[str, Family] = {name: family for family in _FILES for name in family.members}
-"""The families of recipes named after configuration files of the original, and those for later slices, named in the
-same way, by the name of each recipe."""
+"""By the name of each recipe, its family: recipes named after the original's configuration files, and for later
+slices."""
 
 RECIPES = _members(FAMILIES)
 """All recipes by name."""

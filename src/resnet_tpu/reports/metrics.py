@@ -58,6 +58,8 @@ class MetricsWriter:
         storage.make_dir(model_dir)
         if "eval" in _mend(self._path, self._purge_steps):
             self._repeat_last_evaluation()
+        else:
+            self._purge_steps.pop("eval", None)  # later ones may come from an `eval` meanwhile
 
     def write(
         self, split: MetricsSplit, rows: Mapping[int, Mapping[str, Any]], *, of_other_images: bool = False

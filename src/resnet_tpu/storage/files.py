@@ -125,15 +125,16 @@ def _names_below(path: str) -> list[str]:
 
 def _local_names_below(path: str) -> Iterator[str]:
     seen: set[str] = set()
-    for folder, folders, files in os.walk(path, onerror=raise_unless_gone, followlinks=True):
-        if (real := os.path.realpath(folder)) in seen:
-            folders.clear()
-            continue
-        seen.add(real)
-        # in the same order on every disk, and without hidden folders, to which links may lead
-        shown = (name for name in folders if not name.startswith("."))
-        folders[:] = sorted(shown, key=lambda name: (Path(folder, name).is_symlink(), name))
-        yield from (os.path.relpath(os.path.join(folder, file), path) for file in files)  # noqa: PTH118
+    starts = [path]
+    for start in starts:  # which grows: the folders that links lead to come last, as they may have names of their own
+        for folder, folders, files in os.walk(start, onerror=raise_unless_gone):
+            if (real := os.path.realpath(folder)) in seen:
+                folders.clear()
+                continue
+            seen.add(real)
+            folders[:] = sorted(name for name in folders if not name.startswith("."))  # the same order on every disk
+            starts += [join(folder, name) for name in folders if Path(folder, name).is_symlink()]
+            yield from (os.path.relpath(join(folder, file), path) for file in files)
 
 
 def raise_unless_gone(error: OSError) -> None:

@@ -39,9 +39,9 @@ def inherit_photos(model_dir: str, checkpoint: str) -> None:
 
 
 def photos_behind(checkpoint: str) -> Photos:
-    """The photos that the run of `checkpoint` has seen; empty if it is in no run's folder."""
+    """The photos that the run of `checkpoint` has seen, on the first host; empty if it is in no run's folder."""
     run = folders.run_of(checkpoint)
-    return _photos_seen(run) if run else {}
+    return _photos_seen(run) if run and hosts.is_first() else {}
 
 
 def record_photos(model_dir: str, seen: Photos) -> None:

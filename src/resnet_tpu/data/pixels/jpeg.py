@@ -13,9 +13,13 @@ import simplejpeg
 MAX_SCANS = 200
 """The most scans that a progressive JPEG may have. Real ones have about ten; each costs a pass over all pixels."""
 
+MAX_EXIF = 100
+"""The most segments of EXIF data that a JPEG may have. Photos have one; Pillow joins them in quadratic time."""
+
 START = b"\xff\xd8"
 SCAN = b"\xff\xda"
 _END = b"\xff\xd9"
+_EXIF, _EXIF_NAME = b"\xff\xe1", b"Exif\0\0"
 _SCAN, _ADOBE = 0xDA, 0xEE
 _SEGMENT = re.compile(rb"\xff[\x02-\xcf\xd8-\xfe]")  # a marker with a length, or the end: no restart, no stuffed zero
 _BARE = frozenset((0x01, *range(0xD0, 0xD8)))  # markers without a length: TEM, and restarts
@@ -58,6 +62,15 @@ def count_scans(encoded: bytes) -> int:
     position, count = len(START), 0
     while (found := _SEGMENT.search(encoded, position)) and found[0] != _END:
         count += found[0] == SCAN
+        position = found.end() + max(2, int.from_bytes(encoded[found.end() : found.end() + 2], "big"))
+    return count
+
+
+def count_exif(encoded: bytes) -> int:
+    """The number of segments of EXIF data before the pixels of a JPEG; 0 for other files."""
+    position, count = len(START) if encoded.startswith(START) else len(encoded), 0
+    while (found := _SEGMENT.search(encoded, position)) and found[0] not in (SCAN, _END):
+        count += found[0] == _EXIF and encoded.startswith(_EXIF_NAME, found.end() + 2)
         position = found.end() + max(2, int.from_bytes(encoded[found.end() : found.end() + 2], "big"))
     return count
 

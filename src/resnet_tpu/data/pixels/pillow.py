@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from PIL import Image
 
+from resnet_tpu.data.pixels import jpeg
+
 if TYPE_CHECKING:  # it imports OpenCV, which `prepare` does without
     from resnet_tpu.data.pixels.resize import Method
 
@@ -20,9 +22,6 @@ SUFFIXES = {
 }
 """The extensions of each format that Pillow may open. Some other formats start programs (EPS) or read other files."""
 
-MAX_EXIF = 100
-"""The most segments of EXIF data in a JPEG. Photos have one; Pillow joins them in quadratic time."""
-
 IMAGE_SUFFIXES = tuple(suffix for suffixes in SUFFIXES.values() for suffix in suffixes)
 """The extensions of image files, in lower case."""
 
@@ -31,10 +30,10 @@ def open_image(encoded: bytes) -> Image.Image:
     """The first picture in a file, of which only the header has been read.
 
     Its size is that of the pixels that `load` will give. Raises Image.DecompressionBombError above Pillow's limit,
-    ValueError for a JPEG of more than `MAX_EXIF` segments, and whatever else Pillow raises on damaged files.
+    ValueError for a JPEG with far too many EXIF segments, and whatever else Pillow raises on damaged files.
     """
-    if encoded.startswith(b"\xff\xd8") and (segments := encoded.count(b"Exif\0\0")) > MAX_EXIF:
-        raise ValueError(f"{segments} segments of EXIF data, more than {MAX_EXIF}")
+    if (segments := jpeg.count_exif(encoded)) > jpeg.MAX_EXIF:
+        raise ValueError(f"{segments} segments of EXIF data, more than {jpeg.MAX_EXIF}")
     return Image.open(io.BytesIO(encoded), formats=tuple(SUFFIXES))
 
 

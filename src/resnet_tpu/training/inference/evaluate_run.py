@@ -134,6 +134,7 @@ def evaluate_checkpoint(trained: Trained, config: Config) -> dict[str, float]:
     metrics = evaluate(
         eval_step, trained.params, trained.batch_stats, source, eval_config, trained.mesh, step=trained.step
     )
+    log_metrics(trained.step, metrics, time.monotonic() - start)  # now, in case that it cannot be recorded
     if not trained.belongs_to(config.run.model_dir):
         log.info("The result is not recorded: %s is a checkpoint, not a model_dir.", config.run.model_dir)
     elif hosts.is_first():
@@ -143,7 +144,6 @@ def evaluate_checkpoint(trained: Trained, config: Config) -> dict[str, float]:
         else:
             with MetricsWriter(config.run.model_dir) as writer:
                 writer.write("eval", {trained.step: metrics}, of_other_images=is_other)
-    log_metrics(trained.step, metrics, time.monotonic() - start)
     return metrics
 
 
