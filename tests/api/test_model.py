@@ -2,6 +2,7 @@
 
 import io
 import itertools
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -103,6 +104,30 @@ def test_stages_agree_with_each_other_and_with_the_bundle(photos: Path, run: tup
     np.testing.assert_allclose(bundle.logits(images), logits, atol=1e-5)
     with pytest.raises(rt.UserError, match="stage: got pooled, expected one of logits"):
         bundle.features(images)
+
+
+def test_a_bundle_is_loaded_whole_at_once(
+    photos: Path, run: tuple[rt.Config, list], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle = Path(rt.export(run[0].replace(export_dir=str(tmp_path / "exported"))))
+    expected = rt.load_classifier(rt.open_bundle(bundle))
+    monkeypatch.chdir(tmp_path)
+    model = rt.load_model("exported")
+    monkeypatch.chdir(photos)
+    shutil.rmtree(bundle)
+    black = np.zeros((32, 32, 3), np.uint8)
+    np.testing.assert_allclose(model.predict(black).probabilities, expected(black[None]), atol=1e-6)
+
+
+def test_the_config_names_what_was_loaded(run: tuple[rt.Config, list], tmp_path: Path) -> None:
+    """The run may have been moved since; a bundle may be older than its run."""
+    moved = tmp_path / "moved"
+    moved.symlink_to(run[0].run.model_dir)
+    for source in (moved, moved / "checkpoints" / "4"):
+        assert rt.load_model(source).config.run == run[0].replace(model_dir=str(source)).run
+    config = rt.load_model(rt.export(run[0])).config
+    with pytest.raises(rt.UserError, match="expected a model_dir or a checkpoint in it"):
+        rt.evaluate(config)
 
 
 def test_a_picture_is_read_as_its_file_is(tmp_path: Path, photos: Path, run: tuple[rt.Config, list]) -> None:

@@ -27,7 +27,7 @@ from resnet_tpu.parallel import meshes, startup
 from resnet_tpu.reports.finite import check_finite
 from resnet_tpu.reports.predictions import Predictions
 from resnet_tpu.serving.export.bundle import find_bundle, open_bundle
-from resnet_tpu.serving.export.classifier import load_classifier
+from resnet_tpu.serving.export.classifier import load_classifier, softmax
 from resnet_tpu.training.inference.trained import load_trained
 from resnet_tpu.training.maths.step import make_output_step
 
@@ -50,7 +50,7 @@ class Model:
         self.source = source
         """What it was loaded from."""
         self.config = config
-        """The options of its training."""
+        """The options of its training; `model_dir` is the run or checkpoint it was loaded from, empty for all else."""
         self.class_names = class_names
         """Names of the classes, in the order of the outputs."""
         self.stages = stages
@@ -121,7 +121,7 @@ def load_model(source: str | os.PathLike[str], *, precision: Precision | None = 
     to; a weights file of torchvision, timm or the original program; or a name such as `resnet50` or
     `hf:timm/resnet50.a1_in1k`, whose weights are fetched once (`resnet-tpu models` lists more).
     precision: of the arithmetic; by default that of training, or float32 for weights from elsewhere. Bundles ignore
-    it. Prints nothing. Raises UserError when there is no such network.
+    it. Prints nothing. Raises UserError when there is no such network, or its files are damaged.
     """
     path = expand_home(source)
     if bundle := find_bundle(path):
@@ -139,7 +139,8 @@ def load_model(source: str | os.PathLike[str], *, precision: Precision | None = 
 def _load_checkpoint(path: str, checkpoint: str, precision: Precision | None) -> Model:
     averages = config_of(reading.read_meta(checkpoint)).eval.export_moving_average  # as `predict` does with this run
     trained = load_trained(checkpoint, meshes.mesh_of(jax.devices()[:1]), moving_average=averages)
-    config = trained.config.replace(precision=precision or trained.config.model.precision)
+    # the run may have been moved or copied since its training
+    config = trained.config.replace(model_dir=path, precision=precision or trained.config.model.precision)
     network = network_of(config)
     return Model(
         path, config, trained.class_names, network.stages, _computing(network, trained.params, trained.batch_stats)
@@ -148,12 +149,13 @@ def _load_checkpoint(path: str, checkpoint: str, precision: Precision | None) ->
 
 def _load_bundle(path: str) -> Model:
     bundle = open_bundle(path)
+    classify = load_classifier(bundle, output="logits")
 
-    @functools.cache
-    def load(stage: Literal["logits", "probabilities"]) -> Callable[[np.ndarray], np.ndarray]:
-        return load_classifier(bundle, output=stage)
+    def compute(stage: str, images: np.ndarray) -> np.ndarray:
+        return classify(images) if stage == "logits" else softmax(classify(images))
 
-    return Model(path, bundle.config, bundle.class_names, ("logits",), lambda stage, images: load(stage)(images))
+    config = bundle.config.replace(model_dir="")  # its run is elsewhere, and may have gone on since
+    return Model(path, config, bundle.class_names, ("logits",), compute)
 
 
 def _computing(network: Network, params: Arrays, batch_stats: Arrays) -> _Compute:
