@@ -44,11 +44,12 @@ def write_stablehlo(folded: Folded) -> dict[str, bytes]:
 def load_stablehlo(bundle: Bundle, output: Output = "probabilities") -> Classifier:
     """Loads a bundle into XLA. The network is compiled for each batch size it is called with.
 
-    Raises UserError when one of its files is damaged.
+    Raises UserError when one of its files is damaged, or was written by a JAX that is too new for this one.
     """
     graph, arrays = bundle.read(GRAPH), bundle.read(WEIGHTS)
     with _naming(GRAPH, "what this JAX can run", "Upgrade jax, or choose --form=onnx."):
         exported = export.deserialize(bytearray(graph))
+        exported.mlir_module()  # only now JAX parses the program, which it cannot if a later JAX wrote it
     with _naming(WEIGHTS, "a whole .safetensors file", "Export it again, or choose --form=onnx."):
         stored = safetensors.numpy.load(arrays)
     weights = {name: jnp.asarray(array) for name, array in stored.items()}
