@@ -21,6 +21,7 @@ import pytest
 from PIL import Image
 
 from resnet_tpu import storage
+from resnet_tpu.data.manifest import SplitEntry
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config
 from resnet_tpu.serving.export.bundle import Bundle, Form, find_bundle, newest_bundle, open_bundle, write_bundle
@@ -30,6 +31,7 @@ from resnet_tpu.serving.export.export import export_model, export_run
 from resnet_tpu.serving.export.fold import fold
 from resnet_tpu.storage import checked_json
 from resnet_tpu.training.inference.trained import Trained
+from tests.data.test_manifest import MANIFEST
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "export.md"
 CARD = {
@@ -429,3 +431,25 @@ def test_accuracies_of_the_moving_average_are_not_said_of_other_weights(trained:
         make_card(trained, folded, name="a", averaged=averaged, warmup_batch_sizes=()) for averaged in (True, False)
     ]
     assert ["metrics" in card for card in cards] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("num_train", "names", "expected"),
+    [
+        (16, "abcd", {"train": 16, "validation": 8, "test": 4}),  # of 10 validation images, the run evaluates 8
+        (17, "abcd", {"train": 16}),
+        (16, "abce", {"train": 16}),
+    ],
+)
+def test_only_images_of_the_run_are_counted(
+    num_train: int, names: str, expected: dict[str, int], trained: Trained, tmp_path: Path
+) -> None:
+    """Other data may have been prepared in the same folder since."""
+    counts = {"train": num_train, "validation": 10, "test": 4}
+    splits = {split: SplitEntry(count, {}, 0, {}) for split, count in counts.items()}
+    manifest = dataclasses.replace(MANIFEST, class_names=list(names), splits=splits)
+    (tmp_path / "manifest.json").write_text(manifest.to_json())
+    config = trained.config.replace(data_dir=str(tmp_path))
+    trained = dataclasses.replace(trained, config=config, class_names=list("abcd"))
+    card = make_card(trained, fold(trained), name="a", averaged=True, warmup_batch_sizes=())
+    assert card["data"] == expected

@@ -1,5 +1,6 @@
 """The model card: the public description of a bundle's network."""
 
+import contextlib
 import datetime
 from typing import Any
 
@@ -7,9 +8,10 @@ import numpy as np
 
 from resnet_tpu import __version__
 from resnet_tpu.checkpoints import folders, reading
-from resnet_tpu.data.manifest import read_manifest
+from resnet_tpu.data.class_names import are_same_classes
+from resnet_tpu.data.manifest import Manifest, read_manifest
+from resnet_tpu.data.sources.labels import make_labels
 from resnet_tpu.errors import UserError
-from resnet_tpu.options.config import Config
 from resnet_tpu.reports.metrics import evaluation_at
 from resnet_tpu.serving.export.fold import Folded
 from resnet_tpu.training.inference.trained import Trained
@@ -44,7 +46,7 @@ def make_card(
         "weights_origin": config.model.weights_origin or None,
         "weights_licence": config.model.weights_licence or None,
         "metrics": _metrics(trained) if averaged or not config.optimizer.keeps_average else {},  # of other weights
-        "data": _data(config),
+        "data": _data(trained),
         "trained": _date(reading.written_at(trained.path)),
         "exported": _date(datetime.datetime.now(datetime.UTC).timestamp()),
         "package_version": __version__,
@@ -62,16 +64,25 @@ def _metrics(trained: Trained) -> dict[str, Any]:
     return {"split": "validation", **known} if measured else {}
 
 
-def _data(config: Config) -> dict[str, int]:
-    """The number of images of each split that has been counted."""
-    counts = {"train": config.data.num_train_images}
-    try:
-        manifest = read_manifest(config.data.data_dir) if config.data.data_dir else None
-    except (UserError, OSError):  # the data may have been deleted by now; the network does not need them
-        manifest = None
-    if manifest is not None:
-        counts |= {split: entry.num_images for split, entry in manifest.splits.items()}
+def _data(trained: Trained) -> dict[str, int]:
+    """The number of images that the run takes from each split that has been counted."""
+    data = trained.config.data
+    counts = {"train": data.num_train_images}
+    with contextlib.suppress(UserError, OSError):  # the data may have been deleted by now; the network needs none
+        manifest = read_manifest(data.data_dir) if data.data_dir else None
+        if manifest and _is_manifest_of(trained, manifest):
+            for split in ("validation", "test"):
+                if entry := manifest.splits.get(split):
+                    counts[split] = min(entry.num_images, data.num_images(split) or entry.num_images)
     return {split: count for split, count in counts.items() if count}
+
+
+def _is_manifest_of(trained: Trained, manifest: Manifest) -> bool:
+    """Whether it can describe the data of this training: other data may lie in their folder by now."""
+    data, train = trained.config.data, manifest.splits.get("train")
+    if train is None or train.num_images != data.num_train_images:
+        return False
+    return are_same_classes(make_labels(data, manifest.class_names).names, trained.class_names)
 
 
 def _date(seconds: float) -> str:
