@@ -144,6 +144,8 @@ def test_a_damaged_newest_checkpoint_is_passed_over(
     shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
     for path in (tmp_path / folders.CHECKPOINTS / str(TOTAL)).rglob("d/*"):
         path.write_bytes(path.read_bytes()[:20])
+    assert f"steps {TOTAL - 1} to {TOTAL} " in dry_run(tiny(tmp_path))
+    assert f"{folders.CHECKPOINTS}/{TOTAL} cannot be read and would be skipped" in caplog.text
     with caplog.at_level(logging.INFO, logger="resnet_tpu"):
         train(tiny(tmp_path))
     assert f"{folders.CHECKPOINTS}/{TOTAL} cannot be read and is skipped" in caplog.text
