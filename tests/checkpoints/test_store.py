@@ -76,6 +76,22 @@ def as_a_user() -> Iterator[None]:
         os.seteuid(0)
 
 
+@pytest.fixture
+def open_folder() -> Iterator[str]:
+    """A folder that every user may enter, unlike pytest's own, and those in a private TMPDIR."""
+
+    def is_open(folder: str) -> bool:
+        with as_a_user():
+            return os.access(folder, os.R_OK | os.X_OK, effective_ids=True)
+
+    parent = next(filter(is_open, (tempfile.gettempdir(), "/tmp", "/dev/shm")), None)
+    if parent is None:
+        pytest.skip("no folder is open to other users")
+    with tempfile.TemporaryDirectory(dir=parent) as path:
+        Path(path).chmod(0o755)
+        yield path
+
+
 def test_a_folder_below_one_that_may_not_be_read_is_named_too() -> None:
     with tempfile.TemporaryDirectory() as path, store.CheckpointStore(f"{path}/run", keep=9) as checkpoints:
         Path(path).chmod(0)
@@ -188,24 +204,22 @@ def test_lack_of_memory_does_not_make_a_checkpoint_damaged(
 
 @pytest.mark.parametrize("has_checksums", [True, False])
 @pytest.mark.parametrize("closed", ["arrays", "arrays/d", "arrays/_METADATA"])
-def test_a_checkpoint_that_may_not_be_opened_is_not_taken_for_damaged(closed: str, has_checksums: bool) -> None:
-    with tempfile.TemporaryDirectory() as path:  # pytest's own folders are closed to other users
-        Path(path).chmod(0o755)
-        with store.CheckpointStore(path, keep=9) as checkpoints:
-            checkpoints.save(1, ARRAYS, {})
-            checkpoints.save(2, ARRAYS, {})
-        if not has_checksums:
-            Path(path, "2", checksums.FILE).unlink()
-        place = Path(path, "2", closed)
-        mode = place.stat().st_mode
-        place.chmod(0)
-        said = (
-            rf"^Checkpoint {path}/2: got PermissionError: .*, expected one that this process can open\. Check its perm"
-        )
-        with as_a_user(), pytest.raises(UserError, match=said):
-            store.CheckpointStore(path, keep=9).restore(jax.eval_shape(lambda: ARRAYS))
-        place.chmod(mode)
-        assert folders.steps_in(path) == [1, 2]
+def test_a_checkpoint_that_may_not_be_opened_is_not_taken_for_damaged(
+    closed: str, has_checksums: bool, open_folder: str
+) -> None:
+    with store.CheckpointStore(open_folder, keep=9) as checkpoints:
+        checkpoints.save(1, ARRAYS, {})
+        checkpoints.save(2, ARRAYS, {})
+    if not has_checksums:
+        Path(open_folder, "2", checksums.FILE).unlink()
+    place = Path(open_folder, "2", closed)
+    mode = place.stat().st_mode
+    place.chmod(0)
+    got = rf"^Checkpoint {open_folder}/2: got PermissionError: .*, expected one that this process can open\. Check"
+    with as_a_user(), pytest.raises(UserError, match=got):
+        store.CheckpointStore(open_folder, keep=9).restore(jax.eval_shape(lambda: ARRAYS))
+    place.chmod(mode)
+    assert folders.steps_in(open_folder) == [1, 2]
 
 
 @pytest.mark.parametrize(
