@@ -4,7 +4,9 @@ libjpeg-turbo reads the size and decodes the pixels. This module finds the other
 libjpeg-turbo does, and uses them only if both find the same size.
 """
 
+import itertools
 import re
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -59,20 +61,23 @@ def too_many_scans(encoded: bytes, header: Header | None) -> int:
 
 def count_scans(encoded: bytes) -> int:
     """The number of scans before the end marker of a JPEG: phones append a video after it, some cameras raw data."""
-    position, count = len(START), 0
-    while (found := _SEGMENT.search(encoded, position)) and found[0] != _END:
-        count += found[0] == SCAN
-        position = found.end() + max(2, int.from_bytes(encoded[found.end() : found.end() + 2], "big"))
-    return count
+    return sum(marker == SCAN for marker, _ in _segments(encoded))
 
 
 def count_exif(encoded: bytes) -> int:
     """The number of segments of EXIF data before the pixels of a JPEG; 0 for other files."""
-    position, count = len(START) if encoded.startswith(START) else len(encoded), 0
-    while (found := _SEGMENT.search(encoded, position)) and found[0] not in (SCAN, _END):
-        count += found[0] == _EXIF and encoded.startswith(_EXIF_NAME, found.end() + 2)
+    if not encoded.startswith(START):
+        return 0
+    before_pixels = itertools.takewhile(lambda segment: segment[0] != SCAN, _segments(encoded))
+    return sum(marker == _EXIF and encoded.startswith(_EXIF_NAME, start + 2) for marker, start in before_pixels)
+
+
+def _segments(encoded: bytes) -> Iterator[tuple[bytes, int]]:
+    """(marker, where its length is stored) of each segment before the end marker."""
+    position = len(START)
+    while (found := _SEGMENT.search(encoded, position)) and found[0] != _END:
+        yield found[0], found.end()
         position = found.end() + max(2, int.from_bytes(encoded[found.end() : found.end() + 2], "big"))
-    return count
 
 
 def _follow_markers(encoded: bytes) -> Header | None:
