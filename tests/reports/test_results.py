@@ -53,11 +53,12 @@ def test_evaluations_of_other_images_are_left_out_unless_there_are_no_others(tmp
 
 
 @pytest.mark.parametrize("name", ["run", "eval"])
-def test_folder_eval_and_single_file_stand_for_the_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_folders_in_the_run_and_a_single_file_stand_for_it(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     model_dir = _run(tmp_path / name, {5: 0.125})
-    eval_dir = f"{model_dir}/eval"
+    eval_dir, checkpoints = f"{model_dir}/eval", f"{model_dir}/checkpoints"
     (file,) = Path(eval_dir).iterdir()
-    for path in (model_dir, eval_dir, eval_dir + "/", str(file)):
+    Path(checkpoints).mkdir()
+    for path in (model_dir, eval_dir, eval_dir + "/", checkpoints, str(file)):
         assert [row[1:] for row in results([path])] == [(5, 0.125)]
     monkeypatch.chdir(eval_dir)
     for path in (model_dir, eval_dir, eval_dir + "/", "."):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from resnet_tpu import storage
 from resnet_tpu.cli.arguments import Group
 from resnet_tpu.cli.command import Command, Given
-from resnet_tpu.cli.run_options import configure, groups_for_trainings, slice_for
+from resnet_tpu.cli.run_options import configure, follow_start, groups_for_trainings, slice_for
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.fields import FilePath, option
 from resnet_tpu.reports.console import make_console
@@ -78,10 +78,10 @@ class PlanOptions:
 )
 def plan(given: Given) -> None:
     """Estimate whether a run fits a TPU slice or GPUs that you do not have, and its speed, duration and cost."""
-    options, config = given.fill(PlanOptions), configure(given.values)
-
+    options = given.fill(PlanOptions)
     storage.check_file(options.picture)
     os.environ["JAX_PLATFORMS"] = "cpu"  # leaves a TPU or GPU of this machine free for training
+    config = follow_start(configure(given.values), given.values)
 
     from resnet_tpu.performance.plan.compiler import compiler_of, warn_of_other_libtpu
     from resnet_tpu.performance.plan.plan import check_plan

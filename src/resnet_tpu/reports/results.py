@@ -12,6 +12,7 @@ from rich.table import Table
 
 from resnet_tpu import storage
 from resnet_tpu.errors import UserError, nearest
+from resnet_tpu.options.run_file import model_dir_of
 from resnet_tpu.reports.csv_text import to_csv
 from resnet_tpu.reports.events import read_events
 from resnet_tpu.reports.metrics import OTHER_IMAGES, MetricsSplit, read_metrics
@@ -33,9 +34,10 @@ _SET = ("learning_rate", "current_epoch")  # set by the options, so neither good
 def results(model_dirs: Sequence[str], metric: str = "top_1_accuracy", *, split: MetricsSplit = "eval") -> list[Result]:
     """`metric` of each run, ours or the original's, by step; of several values at one step, the last written.
 
-    split: "eval" reads `model_dir/eval`, "train" `model_dir` itself. The folder `model_dir/eval`, or an event file, may
-    be given in place of a `model_dir`. An evaluation whose loss is not finite is skipped, with a warning: its
-    accuracies are meaningless. Raises UserError for a path that does not exist, has no events, or lacks the metric.
+    split: "eval" reads `model_dir/eval`, "train" `model_dir` itself. The folder `eval` or `checkpoints` in it, or an
+    event file, may be given in place of a `model_dir`. An evaluation whose loss is not finite is skipped, with a
+    warning: its accuracies are meaningless. Raises UserError for a path that does not exist, has no events, or lacks
+    the metric.
     """
     return [row for model_dir in model_dirs for row in _results_of(model_dir, metric, split)]
 
@@ -119,7 +121,8 @@ def _of_own_images(rows: list[Result], run: str) -> list[Result]:
 
 
 def _run_of(folder: str) -> str:
-    """The `model_dir` that the folder belongs to, if it is the `eval` folder of one; else the folder itself."""
+    """The `model_dir` that the folder belongs to, if it is `eval` or `checkpoints` in one; else the folder itself."""
+    folder = model_dir_of(folder)
     path = storage.absolute(folder)
     is_run = storage.exists(storage.join(path, "eval"))  # the model_dir itself may be called eval
     is_eval = posixpath.basename(path) == "eval" and not is_run

@@ -158,6 +158,20 @@ def test_mistakes_are_named_before_anything_is_compiled(
         assert shown.out == ""
 
 
+def test_the_network_is_that_of_the_initial_weights(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    theirs = {"w.safetensors": {"resnet_depth": 101, "se_ratio": 0.5}}
+    monkeypatch.setattr("resnet_tpu.checkpoints.weights.options_of_weights", theirs.__getitem__)
+    planned = Mock(return_value=make_plan())
+    monkeypatch.setattr("resnet_tpu.performance.plan.plan.plan", planned)
+    monkeypatch.setattr("resnet_tpu.performance.plan.compiler.compiler_of", lambda topology: "one")
+    assert cli.main(["plan", "--topology=h200:8", "--init_from=w.safetensors", "--se_ratio=0.25"]) == 0
+    assert "resnet_depth = 101" in capsys.readouterr().err
+    model = planned.call_args.args[0].model
+    assert (model.resnet_depth, model.se_ratio) == (101, 0.25)
+
+
 def test_a_missing_compiler_names_the_extra(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
