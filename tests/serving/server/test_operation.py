@@ -4,6 +4,7 @@ import asyncio
 import base64
 import dataclasses
 import html.parser
+import json
 import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -63,7 +64,8 @@ def test_metrics_count_what_was_asked(client: httpx.Client, images: list[bytes])
 
 
 def test_the_schema_names_every_route_and_its_errors(client: httpx.Client) -> None:
-    paths = client.get("/openapi.json").json()["paths"]
+    schema = client.get("/openapi.json").json()
+    paths = schema["paths"]
     assert set(paths) == {
         *(f"/v1/models/{{name}}{version}{what}" for version in ("", "/versions/{version}")
           for what in ("", "/metadata", ":predict", ":classify")),
@@ -74,6 +76,8 @@ def test_the_schema_names_every_route_and_its_errors(client: httpx.Client) -> No
         assert {"200", "400", "404", "408", "413", "503", "504"} <= set(route["responses"])
         assert route["requestBody"]["content"]
         assert route["parameters"][0]["name"] == "name"
+    named = set(re.findall(r'"#/components/schemas/(\w+)"', json.dumps(schema)))
+    assert named == set(schema["components"]["schemas"])
 
 
 class Outside(html.parser.HTMLParser):

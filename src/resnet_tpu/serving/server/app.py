@@ -60,7 +60,8 @@ def make_app(models: Mapping[str, Model], loader: Loader, readiness: Readiness) 
         redoc_url=None,
         openapi_url=None,  # a route like the others, so that it is counted like them
         redirect_slashes=False,
-        responses=openapi.any_error(),
+        responses=openapi.ANY_ERROR,
+        generate_unique_id_function=lambda route: route.name,  # the names of functions in generated clients
         lifespan=lifespan,
     )
     service = Service(models, loader.options)
@@ -74,35 +75,41 @@ def make_app(models: Mapping[str, Model], loader: Loader, readiness: Readiness) 
 
 
 def _add_predictions(app: FastAPI, service: Service) -> None:
-    @app.post("/v1/models/{name:part}:predict", **openapi.predict_route())
+    predictions = openapi.image_route("application/json", "PredictRequest", "PredictAnswer")
+    classes = openapi.image_route("multipart/form-data", "ClassifyRequest", "ClassifyAnswer")
+
+    @app.post("/v1/models/{name:part}:predict", **predictions)
     async def predict(request: Request, name: str) -> Response:
         """Probabilities for image files in base64, as in TensorFlow Serving's Predict API."""
         return await service.predict(request, name)
 
-    @app.post("/v1/models/{name:part}/versions/{version:part}:predict", **openapi.predict_route())
+    @app.post("/v1/models/{name:part}/versions/{version:part}:predict", **predictions)
     async def predict_version(request: Request, name: str, version: int) -> Response:
         """The same for a given version."""
         return await service.predict(request, name, version)
 
-    @app.post("/v1/models/{name:part}:classify", **openapi.classify_route())
+    @app.post("/v1/models/{name:part}:classify", **classes)
     async def classify(request: Request, name: str, top_k: TopK = 5) -> Response:
         """The most probable classes, by name, of uploaded files; a file that is not an image gets an error instead."""
         return await service.classify(request, name, top_k=top_k)
 
-    @app.post("/v1/models/{name:part}/versions/{version:part}:classify", **openapi.classify_route())
+    @app.post("/v1/models/{name:part}/versions/{version:part}:classify", **classes)
     async def classify_version(request: Request, name: str, version: int, top_k: TopK = 5) -> Response:
         """The same for a given version."""
         return await service.classify(request, name, version, top_k=top_k)
 
 
 def _add_models(app: FastAPI, service: Service) -> None:
-    def metadata(name: str, version: int | None = None) -> Response:
+    states = openapi.answers("The version that is served.", "Status", 400, 404)
+    described = openapi.answers("Signatures and model card.", "Metadata", 400, 404)
+
+    def describe(name: str, version: int | None = None) -> Response:
         served = service.find(name, version)
         bundle = served.bundle
         signatures = model_metadata(name, bundle.version, len(bundle.class_names), bundle.image_size)
         return json_response({**signatures, "model_card": served.card(name)})
 
-    @app.get("/v1/models", responses=openapi.models_answer())
+    @app.get("/v1/models", responses=openapi.answers("The models.", "Models"))
     async def list_models() -> Response:
         """The models by name; how large a request may be, and how long it may take."""
         found = [{"name": name, "version": model.current.bundle.version} for name, model in service.models.items()]
@@ -114,50 +121,47 @@ def _add_models(app: FastAPI, service: Service) -> None:
         }
         return json_response({"models": found, "limits": limits})
 
-    @app.get("/v1/models/{name:part}", responses=openapi.status_answer())
+    @app.get("/v1/models/{name:part}", responses=states)
     async def status(name: str) -> Response:
         """The version that is served, as in TensorFlow Serving's Model status API."""
         return json_response(model_status(service.find(name, None).bundle.version))
 
-    @app.get("/v1/models/{name:part}/versions/{version:part}", responses=openapi.status_answer())
+    @app.get("/v1/models/{name:part}/versions/{version:part}", responses=states)
     async def status_version(name: str, version: int) -> Response:
         """The same for a given version."""
         return json_response(model_status(service.find(name, version).bundle.version))
 
-    @app.get("/v1/models/{name:part}/metadata", responses=openapi.metadata_answer())
-    async def metadata_latest(name: str) -> Response:
+    @app.get("/v1/models/{name:part}/metadata", responses=described)
+    async def metadata(name: str) -> Response:
         """Signatures as in TensorFlow Serving's Model Metadata API, and the model card."""
-        return metadata(name)
+        return describe(name)
 
-    @app.get("/v1/models/{name:part}/versions/{version:part}/metadata", responses=openapi.metadata_answer())
+    @app.get("/v1/models/{name:part}/versions/{version:part}/metadata", responses=described)
     async def metadata_version(name: str, version: int) -> Response:
         """The same for a given version."""
-        return metadata(name, version)
+        return describe(name, version)
 
 
-def _add_operation(app: FastAPI, metrics: Metrics, readiness: Readiness) -> None:
-    def health() -> Response:
+def _add_operation(app: FastAPI, measured: Metrics, readiness: Readiness) -> None:
+    @app.get("/health", responses=openapi.answers("It answers.", "Health", 503, refused="Health"))
+    async def health() -> Response:
+        """200 when requests are welcome, 503 as soon as the server begins to stop."""
         return json_response({"live": True, "ready": readiness.is_ready}, 200 if readiness.is_ready else 503)
 
-    @app.get("/health", responses=openapi.health_answer(503))
-    async def health_all() -> Response:
-        """200 when requests are welcome, 503 as soon as the server begins to stop."""
-        return health()
-
-    @app.get("/health/ready", responses=openapi.health_answer(503))
+    @app.get("/health/ready", responses=openapi.answers("It answers.", "Health", 503, refused="Health"))
     async def health_ready() -> Response:
         """The same, for load balancers."""
-        return health()
+        return await health()
 
-    @app.get("/health/live", responses=openapi.health_answer())
+    @app.get("/health/live", responses=openapi.answers("It answers.", "Health"))
     async def health_live() -> Response:
         """200 as long as the process answers."""
         return json_response({"live": True, "ready": readiness.is_ready})
 
     @app.get("/metrics", response_class=PlainTextResponse)
-    async def read_metrics() -> Response:
+    async def metrics() -> Response:
         """Counters and histograms in Prometheus's format."""
-        return Response(metrics.text(), media_type="text/plain; version=0.0.4")
+        return Response(measured.text(), media_type="text/plain; version=0.0.4")
 
 
 def _add_pages(app: FastAPI) -> None:
@@ -176,11 +180,11 @@ def _add_pages(app: FastAPI) -> None:
 
     @app.get("/openapi.json", include_in_schema=False)
     async def schema() -> Response:
-        return json_response(app.openapi())
+        return json_response(openapi.schema_of(app))
 
     @app.get("/docs", include_in_schema=False)
     async def docs() -> Response:
-        return HTMLResponse(openapi.docs_page(app.openapi()), headers=_PAGE_HEADERS)
+        return HTMLResponse(openapi.docs_page(openapi.schema_of(app)), headers=_PAGE_HEADERS)
 
 
 def _add_errors(app: FastAPI) -> None:

@@ -2,32 +2,95 @@
 
 import html
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
-_IMAGE = {
-    "type": "object",
-    "required": ["b64"],
-    "properties": {"b64": {"type": "string", "format": "byte", "description": "An image file in base64."}},
-}
-_PIXELS = {
-    "type": "array",
-    "description": "uint8 [s, s, 3], as the network takes it; the metadata give s.",
-    "items": {"type": "array", "items": {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 255}}},
-}
-_NUMBERS = {"type": "array", "items": {"type": "number"}}
-_NUMBER = {"type": "integer", "description": "The most probable class, counted from 0."}
-_TEXT, _INTEGER, _FLAG = {"type": "string"}, {"type": "integer"}, {"type": "boolean"}
-_ANY = {"type": "object", "additionalProperties": True}
-_CARD = {
-    "type": "object",
-    "description": "The model card; it may have more keys than these.",
-    "required": ["name", "version", "class_names", "image_size"],
-    "properties": {
-        "name": _TEXT, "version": _INTEGER, "class_names": {"type": "array", "items": _TEXT}, "image_size": _INTEGER,
+from fastapi import FastAPI
+
+_TEXT, _INTEGER, _NUMBER, _FLAG = ({"type": kind} for kind in ("string", "integer", "number", "boolean"))
+_LABEL = {**_INTEGER, "description": "The most probable class, counted from 0."}
+
+
+def _ref(name: str) -> dict[str, str]:
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def _list(items: Mapping[str, Any], **more: Any) -> dict[str, Any]:
+    return {"type": "array", "items": items, **more}
+
+
+def _object(*optional: str, **properties: Mapping[str, Any]) -> dict[str, Any]:
+    """The schema of an object; all properties but the `optional` ones are required."""
+    required = [name for name in properties if name not in optional]
+    return {"type": "object", **({"required": required} if required else {}), "properties": properties}
+
+
+def _content(name: str, kind: str = "application/json") -> dict[str, Any]:
+    return {"content": {kind: {"schema": _ref(name)}}}
+
+
+_SCHEMAS = {
+    "Error": _object(error=_TEXT),
+    "Health": _object(live=_FLAG, ready=_FLAG),
+    "Models": _object(models=_list(_ref("Model")), limits=_ref("Limits")),
+    "Model": _object(name=_TEXT, version=_INTEGER),
+    "Limits": _object(body_bytes=_INTEGER, images=_INTEGER, request_seconds=_NUMBER),
+    "Status": _object(model_version_status=_list(_ref("VersionStatus"))),
+    "VersionStatus": _object(version=_TEXT, state=_TEXT, status=_object(error_code=_TEXT, error_message=_TEXT)),
+    "Metadata": _object(
+        model_spec=_object(name=_TEXT, signature_name=_TEXT, version=_TEXT),
+        metadata={"type": "object", "additionalProperties": True},
+        model_card=_ref("ModelCard"),
+    ),
+    "ModelCard": {
+        "description": "It may have more keys than these.",
+        **_object(name=_TEXT, version=_INTEGER, class_names=_list(_TEXT), image_size=_INTEGER),
+        "additionalProperties": True,
     },
-    "additionalProperties": True,
+    "ImageFile": _object(b64={**_TEXT, "format": "byte", "description": "An image file in base64."}),
+    "Pixels": {
+        "description": "uint8 [s, s, 3], as the network takes it; the metadata give s.",
+        **_list(_list(_list({**_INTEGER, "minimum": 0, "maximum": 255}))),
+    },
+    "Image": {
+        "anyOf": [_ref("ImageFile"), _object(input=_ref("ImageFile")), _ref("Pixels"), _object(images=_ref("Pixels"))]
+    },
+    "Images": _list(_ref("Image"), minItems=1),
+    "PredictRequest": {
+        "description": "Either `instances` or `inputs`: image files, or pixels for the signature `pixels`.",
+        **_object(
+            "signature_name", "instances", "inputs",
+            signature_name={"enum": ["", "serving_default", "classify", "pixels", None]},
+            instances=_ref("Images"),
+            inputs={"anyOf": [_ref("Images"), _object(input=_ref("Images")), _object(images=_ref("Images"))]},
+        ),
+    },
+    "PredictAnswer": {
+        "description": "`predictions` for `instances`, `outputs` for `inputs`.",
+        **_object("predictions", "outputs", predictions=_list(_ref("Prediction")), outputs=_ref("Outputs")),
+    },
+    "Prediction": _object("classes", "logits", classes=_LABEL, logits=_list(_NUMBER), probabilities=_list(_NUMBER)),
+    "Outputs": _object(
+        "classes", "logits",
+        classes=_list(_LABEL), logits=_list(_list(_NUMBER)), probabilities=_list(_list(_NUMBER)),
+    ),
+    "ClassifyRequest": _object("images", images=_list({**_TEXT, "format": "binary"})),
+    "ClassifyAnswer": _object(
+        model=_TEXT,
+        version=_INTEGER,
+        predictions=_list(_ref("FilePrediction")),
+        ms={**_NUMBER, "description": "Time in the server."},
+    ),
+    "FilePrediction": _object(
+        "classes", "error",
+        name={**_TEXT, "description": "Of the file."},
+        classes=_list(_ref("NamedClass"), description="The most probable first."),
+        error={**_TEXT, "description": "Instead of classes: what is wrong with this file."},
+    ),
+    "NamedClass": _object(**{"class": _TEXT, "probability": _NUMBER}),
 }  # fmt: skip
+"""Bodies by name. Programs that generate clients name their types after them."""
 
 _REFUSALS = {
     400: "An invalid value or body, or no image.",
@@ -40,118 +103,30 @@ _REFUSALS = {
     504: "It took too long.",
 }
 
+Answers = dict[int | str, dict[str, Any]]
+"""Answers of a route by status code."""
 
-def _json(schema: Mapping[str, Any]) -> dict[str, Any]:
-    return {"content": {"application/json": {"schema": schema}}}
-
-
-def _object(**properties: Mapping[str, Any]) -> dict[str, Any]:
-    """The schema of an object; all of these properties are required."""
-    return {"type": "object", "required": list(properties), "properties": properties}
+ANY_ERROR: Answers = {"default": {"description": "What went wrong.", **_content("Error")}}
+"""The error answer of every route."""
 
 
-_ERROR = _object(error=_TEXT)
+def answers(description: str, body: str, *refusals: int, refused: str = "Error") -> Answers:
+    """The answers of a route: `body` with status 200, and `refused` with each of `refusals`. The bodies are named."""
+    codes = {code: {"description": _REFUSALS[code], **_content(refused)} for code in refusals}
+    return {200: {"description": description, **_content(body)}, **codes}
 
 
-def any_error() -> dict[int | str, dict[str, Any]]:
-    """The error answer of every route."""
-    return {"default": {"description": "What went wrong.", **_json(_ERROR)}}
-
-
-def refusals(*codes: int) -> dict[int | str, dict[str, Any]]:
-    """The answers of a route with these status codes; each has the key `error`."""
-    return {code: {"description": _REFUSALS[code], **_json(_ERROR)} for code in codes}
-
-
-def health_answer(*codes: int) -> dict[int | str, dict[str, Any]]:
-    """The answers of the routes under `/health`: the same body for every status code."""
-    body = _object(live=_FLAG, ready=_FLAG)
+def image_route(kind: str, request: str, body: str) -> dict[str, Any]:
+    """The request, a body of this media type, and the answers of a route that takes images. The bodies are named."""
     return {
-        200: {"description": "It answers.", **_json(body)},
-        **{code: {"description": _REFUSALS[code], **_json(body)} for code in codes},
+        "responses": answers("The predictions.", body, *_REFUSALS),
+        "openapi_extra": {"requestBody": {"required": True, **_content(request, kind)}},
     }
 
 
-def models_answer() -> dict[int | str, dict[str, Any]]:
-    """The answers of `/v1/models`."""
-    models = {"type": "array", "items": _object(name=_TEXT, version=_INTEGER)}
-    limits = _object(body_bytes=_INTEGER, images=_INTEGER, request_seconds={"type": "number"})
-    return {200: {"description": "The models.", **_json(_object(models=models, limits=limits))}}
-
-
-def status_answer() -> dict[int | str, dict[str, Any]]:
-    """The answers of a model's status."""
-    fine = _object(error_code=_TEXT, error_message=_TEXT)
-    versions = {"type": "array", "items": _object(version=_TEXT, state=_TEXT, status=fine)}
-    body = _object(model_version_status=versions)
-    return {200: {"description": "The version that is served.", **_json(body)}, **refusals(400, 404)}
-
-
-def metadata_answer() -> dict[int | str, dict[str, Any]]:
-    """The answers of a model's metadata."""
-    body = _object(model_spec=_object(name=_TEXT, signature_name=_TEXT, version=_TEXT), metadata=_ANY, model_card=_CARD)
-    return {200: {"description": "Signatures and model card.", **_json(body)}, **refusals(400, 404)}
-
-
-def predict_route() -> dict[str, Any]:
-    """The request and the answers of `:predict`."""
-    row_of = {"anyOf": [_IMAGE, _object(input=_IMAGE), _PIXELS, _object(images=_PIXELS)]}
-    images = {"type": "array", "minItems": 1, "items": row_of}
-    request = {
-        "type": "object",
-        "description": "Either `instances` or `inputs`: image files, or pixels for the signature `pixels`.",
-        "properties": {
-            "signature_name": {"enum": ["", "serving_default", "classify", "pixels", None]},
-            "instances": images,
-            "inputs": {"anyOf": [images, _object(input=images), _object(images=images)]},
-        },
-    }
-    columns = {"classes": _NUMBER, "logits": _NUMBERS, "probabilities": _NUMBERS}
-    row = {"type": "object", "required": ["probabilities"], "properties": columns}
-    outputs = {name: {"type": "array", "items": items} for name, items in columns.items()}
-    answer = {
-        "type": "object",
-        "properties": {
-            "predictions": {"type": "array", "items": row, "description": "For `instances`."},
-            "outputs": {**row, "properties": outputs, "description": "For `inputs`."},
-        },
-    }
-    return {
-        "responses": {
-            200: {"description": "The predictions.", **_json(answer)},
-            **refusals(400, 404, 408, 413, 415, 500, 503, 504),
-        },
-        "openapi_extra": {"requestBody": {"required": True, **_json(request)}},
-    }
-
-
-def classify_route() -> dict[str, Any]:
-    """The request and the answers of `:classify`."""
-    file = {"type": "string", "format": "binary"}
-    request = {"type": "object", "properties": {"images": {"type": "array", "items": file}}}
-    named = _object(**{"class": _TEXT, "probability": {"type": "number"}})
-    prediction = {
-        "type": "object",
-        "required": ["name"],
-        "properties": {
-            "name": {"type": "string", "description": "Of the file."},
-            "classes": {"type": "array", "items": named, "description": "The most probable first."},
-            "error": {"type": "string", "description": "Instead of classes: what is wrong with this file."},
-        },
-    }
-    answer = _object(
-        model=_TEXT,
-        version=_INTEGER,
-        predictions={"type": "array", "items": prediction},
-        ms={"type": "number", "description": "Time in the server."},
-    )
-    return {
-        "responses": {
-            200: {"description": "The predictions.", **_json(answer)},
-            **refusals(400, 404, 408, 413, 415, 500, 503, 504),
-        },
-        "openapi_extra": {"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": request}}}},
-    }
+def schema_of(app: FastAPI) -> dict[str, Any]:
+    """The description of the routes, with the bodies that they name."""
+    return {**app.openapi(), "components": {"schemas": _SCHEMAS}}
 
 
 def docs_page(schema: Mapping[str, Any]) -> str:
@@ -162,13 +137,15 @@ def docs_page(schema: Mapping[str, Any]) -> str:
         for method, route in methods.items():
             parts.append(f"<section><h2><code>{method.upper()} {html.escape(path)}</code></h2>")
             parts.append(f"<p>{html.escape(route['description'])}</p>")
-            for kind, content in route.get("requestBody", {}).get("content", {}).items():
-                parts.append(_block(f"Body, {kind}", content))
+            parts.append(f"<p>{_bodies('Body', route.get('requestBody', {}))}</p>")
             for code, answer in sorted(route["responses"].items()):
-                parts.append(f"<p><b>{code}</b> {html.escape(answer['description'])}</p>")
-                if code == "200":
-                    parts += [_block(f"Answer, {kind}", content) for kind, content in answer.get("content", {}).items()]
+                body = _bodies("Answer", answer) if code == "200" else ""
+                parts.append(f"<p><b>{code}</b> {html.escape(answer['description'])} {body}</p>")
             parts.append("</section>")
+    for name, body in schema["components"]["schemas"].items():
+        parts.append(
+            f'<section id="{name}"><h2>{name}</h2><pre>{_with_links(json.dumps(body, indent=2))}</pre></section>'
+        )
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -181,6 +158,14 @@ def docs_page(schema: Mapping[str, Any]) -> str:
     )
 
 
-def _block(title: str, content: Mapping[str, Any]) -> str:
-    schema = html.escape(json.dumps(content["schema"], indent=2))
-    return f"<details><summary>{html.escape(title)}</summary><pre>{schema}</pre></details>"
+def _bodies(title: str, described: Mapping[str, Any]) -> str:
+    contents = described.get("content", {}).items()
+    return "".join(f"{title}, {kind}: {_with_links(_name_of(content['schema']))}." for kind, content in contents)
+
+
+def _name_of(schema: Mapping[str, str]) -> str:
+    return schema.get("$ref") or schema["type"]
+
+
+def _with_links(text: str) -> str:
+    return re.sub(r"#/components/schemas/(\w+)", r'<a href="#\1">\1</a>', html.escape(text))
