@@ -2,6 +2,7 @@
 
 import copy
 import difflib
+import errno
 from collections.abc import Iterable, Sequence
 from typing import Any, Self
 
@@ -59,7 +60,7 @@ def with_type(value: object) -> str:
 def is_lack_of_memory(error: Exception) -> bool:
     """Whether the error means that the machine or a device has too little memory."""
     in_jax = type(error).__name__ == "JaxRuntimeError" and "RESOURCE_EXHAUSTED" in str(error)  # importing JAX is slow
-    return in_jax or isinstance(error, MemoryError)
+    return in_jax or isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
 
 
 def missing_extra(feature: str, package: str, extra: str) -> UserError:

@@ -121,6 +121,8 @@ def test_replace_sets_the_field_of_the_group_and_nothing_else() -> None:
 def test_unknown_option_names_the_nearest() -> None:
     with pytest.raises(UserError, match="Did you mean train_batch_size"):
         Config().replace(train_batchsize=3)
+    with pytest.raises(UserError, match="Option: got self, expected a known option"):
+        Config().replace(self=1)
 
 
 def test_json_round_trip() -> None:

@@ -8,8 +8,8 @@ import pytest
 from resnet_tpu.checkpoints.meta import config_of
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config
-from resnet_tpu.options.overrides import Layer, merge
-from resnet_tpu.options.run_file import read_run
+from resnet_tpu.options.overrides import Layer, merge, read_yaml
+from resnet_tpu.options.run_file import read_run, write_description
 
 
 def test_options_of_an_earlier_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,6 +30,10 @@ def test_the_processes_of_a_run_are_not_those_of_what_uses_it_later(tmp_path: Pa
     found = read_run(str(tmp_path))
     assert found is not None
     assert merge(Config(), [found]) == Config().replace(train_steps="3")
+    (tmp_path / "config.json").write_text(json.dumps({"version": "0.1.0", **config.flat()}))  # as earlier versions did
+    assert "process_id" not in read_yaml(str(tmp_path / "config.json"))
+    write_description(str(tmp_path), config, ["a"])
+    assert "process_id" not in json.loads((tmp_path / "config.json").read_text())
 
 
 def test_kernels_that_no_longer_exist_are_chosen_anew(tmp_path: Path) -> None:

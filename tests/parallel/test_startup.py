@@ -1,12 +1,27 @@
 """The start of JAX: where compiled programs are cached."""
 
 from pathlib import Path
+from unittest.mock import Mock, call
 
 import jax
 import pytest
 
 from resnet_tpu import storage
 from resnet_tpu.parallel import startup
+
+
+def test_the_platform_that_a_program_chose_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may leave a GPU to another program. JAX knows JAX_PLATFORMS as its own setting."""
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name)  # libtpu and a plugin for GPUs are installed
+    monkeypatch.setattr(startup, "has_gpu", lambda: True)
+    monkeypatch.setattr(startup, "has_tpu", lambda: False)
+    update = Mock()
+    for chosen, is_kept in (("cpu", True), ("", False)):
+        monkeypatch.setattr(
+            startup, "jax", Mock(config=Mock(jax_platforms=chosen, jax_compilation_cache_dir="", update=update))
+        )
+        startup.start_jax(use_tpu=True)
+        assert (call("jax_platforms", "cuda,cpu") not in update.mock_calls) == is_kept
 
 
 def test_compiled_steps_are_cached_in_the_default_or_the_given_folder(

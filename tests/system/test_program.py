@@ -117,6 +117,7 @@ def test_too_little_memory_says_what_to_lower(capsys: pytest.CaptureFixture[str]
     for error, got in (
         (MemoryError(), "none left"),
         (MemoryError("Unable to allocate 8 GiB"), "Unable to allocate 8 GiB"),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), "[Errno 12] Cannot allocate memory"),
     ):
         assert fail(error) == 2
         assert capsys.readouterr().err.startswith(

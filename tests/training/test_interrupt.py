@@ -44,6 +44,15 @@ def steps_in(model_dir: Path) -> list[int]:
     return sorted(int(path.name) for path in folder.iterdir() if path.name.isdigit()) if folder.exists() else []
 
 
+def test_the_last_step_of_a_training_is_no_answer_in_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    group = Mock()
+    monkeypatch.setattr(hosts, "process_group", lambda: group)
+    with Interruption() as interruption:
+        interruption.is_due(1000)
+    step, signal_received = group.stop_signal.call_args.args
+    assert (step, signal_received()) == (-1, None)
+
+
 def test_a_signal_after_the_last_question_is_not_lost() -> None:
     with pytest.raises(KeyboardInterrupt), Interruption() as stop:
         stop.end_if_signalled()

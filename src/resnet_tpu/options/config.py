@@ -511,7 +511,7 @@ class Config:
         lines = "".join(f"    {name}={value!r},\n" for name, value in self.changed().items())
         return f"Config().replace(\n{lines})" if lines else "Config()"
 
-    def replace(self, **options: Any) -> "Config":
+    def replace(self, /, **options: Any) -> "Config":
         """A copy with some options, by their flat names, changed and checked.
 
         Raises UserError for an unknown name, a value of the wrong kind or out of range.

@@ -53,7 +53,8 @@ def read_yaml(path: str) -> dict[str, Any]:
             options = _parse_mapping(text.read(plain_yaml.MAX_CHARACTERS + 1), path)
     except UnicodeDecodeError:
         raise UserError("YAML file", f"{path}, which is not text", "UTF-8 text", "Check the path.") from None
-    return {name: value for name, value in options.items() if name != "version"}
+    left_out = ("version", *OF_ONE_START) if "version" in options else ()  # it is the config.json of a run
+    return {name: value for name, value in options.items() if name not in left_out}
 
 
 def to_yaml(config: Config, given: Collection[str] = ()) -> str:

@@ -24,7 +24,8 @@ _RETIRED = {"kernels": {"block": "auto"}}
 def write_description(model_dir: str, config: Config, class_names: list[str]) -> None:
     """Writes `config.json` and `labels.txt`."""
     storage.make_dir(model_dir)
-    text = json.dumps({"version": __version__, **config.flat()}, indent=2)
+    options = {name: value for name, value in config.flat().items() if name not in OF_ONE_START}
+    text = json.dumps({"version": __version__, **options}, indent=2)
     storage.write_text(storage.join(model_dir, CONFIG_FILE), text + "\n")
     storage.write_text(storage.join(model_dir, "labels.txt"), "".join(f"{name}\n" for name in class_names))
 

@@ -64,7 +64,7 @@ def _are_several(run: RunConfig) -> bool:
 
 
 def _may_use_tpu(run: RunConfig) -> bool:
-    return run.use_tpu and "tpu" in os.environ.get("JAX_PLATFORMS", "tpu")
+    return run.use_tpu and "tpu" in (os.environ.get("JAX_PLATFORMS") or "tpu")  # an empty one says nothing
 
 
 def _is_pod_of_job() -> bool:

@@ -2,7 +2,6 @@
 
 import contextlib
 import importlib.util
-import os
 from typing import Any
 
 import jax
@@ -22,11 +21,11 @@ def start_jax(*, use_tpu: bool) -> None:
     has no effect: JAX uses the GPU or CPU, and does not load libtpu, which `plan` needs but which would print long
     complaints. Raises UserError when JAX_COMPILATION_CACHE_DIR names a bucket for which no client is installed.
     """
+    settings: Any = jax.config
     without_tpu = not (use_tpu and has_tpu())
-    if without_tpu and importlib.util.find_spec("libtpu") is not None and not os.environ.get("JAX_PLATFORMS"):
+    if without_tpu and importlib.util.find_spec("libtpu") is not None and not settings.jax_platforms:
         plugins = map(importlib.util.find_spec, ("jax_cuda13_plugin", "jax_cuda12_plugin"))
         jax.config.update("jax_platforms", "cuda,cpu" if has_gpu() and any(plugins) else "cpu")
-    settings: Any = jax.config
     if settings.jax_platforms == "cpu" or not has_accelerator():
         keep_memory()
     if settings.jax_compilation_cache_dir is None:

@@ -10,25 +10,19 @@ from resnet_tpu.recipes.photos import FINETUNE, FLOWERS, FLOWERS_CPU
 from resnet_tpu.recipes.resnet_rs import RESNET_RS_NETWORKS
 from resnet_tpu.recipes.small import CIFAR, DIGITS
 
-_FOR_SLICES = (ORIGINAL_SLICES, LATER_SLICES)
-_FILES = (*_FOR_SLICES, WITH_RANDAUGMENT, RESNET_RS_NETWORKS)
+_FILES = (ORIGINAL_SLICES, LATER_SLICES, WITH_RANDAUGMENT, RESNET_RS_NETWORKS)
 
 FAMILIES: tuple[Family, ...] = (IMAGENET, FINETUNE, FLOWERS, FLOWERS_CPU, DIGITS, CIFAR, *_FILES)
 """All recipes."""
 
 
-def _members(families: tuple[Family, ...]) -> dict[str, Callable[[], Config]]:
-    return {name: recipe for family in families for name, recipe in family.members.items()}
-
-
-SLICES = _members(_FOR_SLICES)
-"""The recipes for TPU slices, by the name of the slice."""
-
 FILES: dict[str, Family] = {name: family for family in _FILES for name in family.members}
 """By the name of each recipe, its family: recipes named after the original's configuration files, and for later
 slices."""
 
-RECIPES = _members(FAMILIES)
+RECIPES: dict[str, Callable[[], Config]] = {
+    name: recipe for family in FAMILIES for name, recipe in family.members.items()
+}
 """All recipes by name."""
 
 

@@ -10,17 +10,12 @@ NUM_TRAIN_IMAGES = 1281167
 _BATCHES = ("train_batch_size", "eval_batch_size")
 
 
-def imagenet() -> Config:
-    """The options of recipe `imagenet`, which are the defaults."""
-    return Config()
-
-
 IMAGENET = Family(
     summary="ResNet-50 on ImageNet, 90 epochs at batch 1024.",
     details=(
         "The original reports above 76 % top-1 in about 17 hours on a v2-8 with these options. They are the defaults."
     ),
-    members={"imagenet": imagenet},
+    members={"imagenet": Config},
 )
 
 

@@ -58,7 +58,7 @@ def _out_of_memory(error: Exception) -> UserError | None:
     if not is_lack_of_memory(error):
         return None
     do = "Lower train_batch_size or eval_batch_size (max_batch_size of a server), or raise gradient_accumulation_steps."
-    if isinstance(error, MemoryError):
+    if isinstance(error, MemoryError | OSError):
         return UserError("Memory", first_line(error) if str(error) else "none left", "room for the work", do)
     return UserError("Memory of the device", first_line(error), "room for a step", do)
 

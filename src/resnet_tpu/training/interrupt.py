@@ -28,6 +28,8 @@ class Interruption:
     def __exit__(self, kind: object, *_: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
+        if kind is None and (group := hosts.process_group()):  # else the next training would stop after this last step
+            group.stop_signal(-1, lambda: None)
         if kind is None and self._signal is not None:  # it came after `end_if_signalled`
             signal.raise_signal(self._signal)
 

@@ -133,6 +133,7 @@ def test_on_a_plain_machine_a_process_is_alone() -> None:
         ({"KUBERNETES_SERVICE_HOST": "10.0.0.1", "JOB_COMPLETION_INDEX": "0"}, True),
         ({"TPU_WORKER_HOSTNAMES": "localhost"}, False),
         ({"TPU_WORKER_HOSTNAMES": "a,b"}, True),
+        ({"TPU_WORKER_HOSTNAMES": "a,b", "JAX_PLATFORMS": ""}, True),
         ({"TPU_WORKER_HOSTNAMES": "a,b", "JAX_PLATFORMS": "cpu"}, False),
     ],
 )
