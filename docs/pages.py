@@ -27,7 +27,7 @@ from resnet_tpu.models.flops import forward_flops, parameter_shapes
 from resnet_tpu.models.from_options import create_network
 from resnet_tpu.options.config import OPTIONS, Config, ModelConfig
 from resnet_tpu.options.fields import Option, options_of
-from resnet_tpu.recipes import FAMILIES, RECIPES
+from resnet_tpu.recipes import FAMILIES, find_recipe
 from resnet_tpu.recipes.family import Family
 from resnet_tpu.recipes.resnet_rs import RESNET_RS
 
@@ -277,7 +277,7 @@ def network_row(title: str, model: ModelConfig, image_size: int = 224, num_class
 
 def _of_recipe(name: str) -> tuple[str, ModelConfig, int]:
     """What a network of ResNet-RS is called, its options and the side of its images in px."""
-    config = RECIPES[name]()
+    config = find_recipe(name)
     return f"ResNet-RS-{config.model.resnet_depth}", config.model, config.data.image_size
 
 
@@ -300,7 +300,7 @@ def _option_row(option: Option) -> tuple[str, str, str]:
 
 def _family(family: Family) -> str:
     """A recipe, or several of one kind, with a table of the options that differ between them."""
-    recipes = {name: recipe().changed() for name, recipe in family.members.items()}
+    recipes = {name: Config().replace(**recipe).changed() for name, recipe in family.members.items()}
     names = list(dict.fromkeys(name for changed in recipes.values() for name in changed))
     values = {name: [changed.get(name, OPTIONS[name].default) for changed in recipes.values()] for name in names}
     common = [name for name in names if all(value == values[name][0] for value in values[name])]

@@ -23,7 +23,7 @@ from resnet_tpu.cli.run_options import (
 )
 from resnet_tpu.options.config import OPTIONS, Config
 from resnet_tpu.options.overrides import read_yaml
-from resnet_tpu.recipes import RECIPES
+from resnet_tpu.recipes import RECIPES, find_recipe
 
 SMALL_RUN = """
 resnet_depth: 8
@@ -115,7 +115,7 @@ def test_recipes_are_listed_and_printed_as_files_of_options(capsys: pytest.Captu
     assert "  flowers_cpu  ResNet-18 on 96 px photos, from scratch, 20 epochs: for a few CPU cores.\n" in listed
     for name in ("finetune", "cifar", "v3-2048", "resnetrs420_i320", "imagenet"):
         (tmp_path / "printed.yaml").write_text(prints(capsys, "recipes", name))
-        assert Config().replace(**read_yaml(str(tmp_path / "printed.yaml"))) == RECIPES[name]()
+        assert Config().replace(**read_yaml(str(tmp_path / "printed.yaml"))) == find_recipe(name)
     assert "Did you mean finetune" in fails(capsys, "recipes", "finetun")
 
 
@@ -189,7 +189,7 @@ def test_train_adds_up_its_options(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     single = ["--data-dir=d", "--model_dir", "m", "--weight_decay=2", "--nonesterov"]
     assert cli.main(["train", "--recipe=flowers_cpu", *single, *strings, *files]) == 0
     assert asked == [
-        RECIPES["flowers_cpu"]().replace(
+        find_recipe("flowers_cpu").replace(
             seed=1, momentum=0.6, train_batch_size=10, weight_decay=2.0, nesterov=False, data_dir="d", model_dir="m"
         )
     ]

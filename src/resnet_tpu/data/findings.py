@@ -31,15 +31,9 @@ class Kind(Enum):
     HIDDEN = "hidden image or folder of images", "ignored"
     OTHER_FILE = "not an image file, by its name", "ignored"
 
-    @property
-    def what(self) -> str:
-        """The name shown to the user."""
-        return self.value[0]
-
-    @property
-    def action(self) -> str:
-        """What `prepare` did."""
-        return self.value[1]
+    def __init__(self, what: str, action: str) -> None:
+        """what: the name shown to the user. action: what `prepare` did."""
+        self.what, self.action = what, action
 
     @property
     def is_bad(self) -> bool:

@@ -1,6 +1,7 @@
-"""Recipes: functions that return every option of a run, looked up by name: `resnet-tpu train --recipe=NAME`."""
+"""Recipes: the options of a run, looked up by name: `resnet-tpu train --recipe=NAME`."""
 
-from collections.abc import Callable
+from collections.abc import Mapping
+from typing import Any
 
 from resnet_tpu.errors import UserError, check_kind, nearest
 from resnet_tpu.options.config import Config
@@ -20,10 +21,8 @@ FILES: dict[str, Family] = {name: family for family in _FILES for name in family
 """By the name of each recipe, its family: recipes named after the original's configuration files, and for later
 slices."""
 
-RECIPES: dict[str, Callable[[], Config]] = {
-    name: recipe for family in FAMILIES for name, recipe in family.members.items()
-}
-"""All recipes by name."""
+RECIPES: dict[str, Mapping[str, Any]] = {name: recipe for family in FAMILIES for name, recipe in family.members.items()}
+"""The options of each recipe by its name; all others keep their defaults."""
 
 
 def find_recipe(name: str) -> Config:
@@ -31,4 +30,4 @@ def find_recipe(name: str) -> Config:
     check_kind("Recipe", name, str, f"Choose one of {', '.join(RECIPES)}.")
     if name not in RECIPES:
         raise UserError("Recipe", name, f"one of {', '.join(RECIPES)}", f"Choose one.{nearest(name, RECIPES)}")
-    return RECIPES[name]()
+    return Config().replace(**RECIPES[name])

@@ -1,6 +1,6 @@
 """A family of recipes: what they train, and their names."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,13 +11,13 @@ from resnet_tpu.options.config import Config
 class Family:
     """A recipe, or several that differ only in size.
 
-    summary: what is trained, in a sentence. details: more about it. members: by name, the function that returns every
-    option of the run. sets: options that the configuration file of each member sets, even to their defaults.
+    summary: what is trained, in a sentence. details: more about it. members: by name, the options of the run; all
+    others keep their defaults. sets: options that the configuration file of each member sets, even to their defaults.
     """
 
     summary: str
     details: str = ""
-    members: Mapping[str, Callable[[], Config]]
+    members: Mapping[str, Mapping[str, Any]]
     sets: tuple[str, ...] = ()
 
     @property
@@ -27,6 +27,6 @@ class Family:
 
     def in_file(self, name: str) -> dict[str, Any]:
         """The options that the configuration file of the member called `name` sets."""
-        config = self.members[name]()
+        config = Config().replace(**self.members[name])
         values = config.flat()
         return config.changed() | {option: values[option] for option in self.sets}

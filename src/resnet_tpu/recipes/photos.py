@@ -1,52 +1,27 @@
 """Recipes for data sets of a few thousand photos, such as one of five kinds of flowers."""
 
-from resnet_tpu.options.config import Config
 from resnet_tpu.recipes.family import Family
-
-
-def flowers() -> Config:
-    """The options of recipe `flowers`."""
-    return Config().replace(
-        resnet_depth=50,
-        image_size=224,
-        train_batch_size=128,
-        eval_batch_size=128,
-        train_steps="90epochs",
-        steps_per_eval="5epochs",
-        iterations_per_loop="1epochs",
-        save_checkpoints_steps="5epochs",
-        learning_rate_schedule="cosine",
-        warmup_steps="5epochs",
-        label_smoothing=0.1,
-        weight_decay=5e-4,
-    )
-
 
 FLOWERS = Family(
     summary="ResNet-50 on 224 px photos, from scratch, 90 epochs: for one GPU or TPU.",
     details="Starting from a network trained on ImageNet (recipe `finetune`) is quicker, and usually better.",
-    members={"flowers": flowers},
+    members={
+        "flowers": {
+            "resnet_depth": 50,
+            "image_size": 224,
+            "train_batch_size": 128,
+            "eval_batch_size": 128,
+            "train_steps": "90epochs",
+            "steps_per_eval": "5epochs",
+            "iterations_per_loop": "1epochs",
+            "save_checkpoints_steps": "5epochs",
+            "learning_rate_schedule": "cosine",
+            "warmup_steps": "5epochs",
+            "label_smoothing": 0.1,
+            "weight_decay": 5e-4,
+        }
+    },
 )
-
-
-def finetune() -> Config:
-    """The options of recipe `finetune`."""
-    return Config().replace(
-        resnet_checkpoint="resnet50",
-        precision="float32",
-        train_batch_size=32,
-        eval_batch_size=32,
-        train_steps="15epochs",
-        steps_per_eval="1epochs",
-        iterations_per_loop="1epochs",
-        learning_rate_schedule="cosine",
-        warmup_steps="1epochs",
-        base_learning_rate=0.04,
-        head_learning_rate_multiplier=10,
-        label_smoothing=0.1,
-        min_crop_area=0.25,
-        batch_norm_scope="global",
-    )
 
 
 FINETUNE = Family(
@@ -60,28 +35,25 @@ FINETUNE = Family(
         "however many devices share it, and float32 is fast enough everywhere; --precision=bfloat16 is faster on "
         "devices that compute in it."
     ),
-    members={"finetune": finetune},
+    members={
+        "finetune": {
+            "resnet_checkpoint": "resnet50",
+            "precision": "float32",
+            "train_batch_size": 32,
+            "eval_batch_size": 32,
+            "train_steps": "15epochs",
+            "steps_per_eval": "1epochs",
+            "iterations_per_loop": "1epochs",
+            "learning_rate_schedule": "cosine",
+            "warmup_steps": "1epochs",
+            "base_learning_rate": 0.04,
+            "head_learning_rate_multiplier": 10,
+            "label_smoothing": 0.1,
+            "min_crop_area": 0.25,
+            "batch_norm_scope": "global",
+        }
+    },
 )
-
-
-def flowers_cpu() -> Config:
-    """The options of recipe `flowers_cpu`."""
-    return Config().replace(
-        resnet_depth=18,
-        image_size=96,
-        precision="float32",
-        train_batch_size=32,
-        eval_batch_size=64,
-        train_steps="20epochs",
-        steps_per_eval="1epochs",
-        iterations_per_loop=20,
-        save_checkpoints_steps="1epochs",
-        learning_rate_schedule="cosine",
-        warmup_steps="1epochs",
-        base_learning_rate=0.4,
-        label_smoothing=0.1,
-        weight_decay=5e-4,
-    )
 
 
 FLOWERS_CPU = Family(
@@ -89,5 +61,22 @@ FLOWERS_CPU = Family(
     details=(
         "On 800 photos of five kinds of flowers it took 4 to 5 minutes on 2 cores, and reached a test accuracy of 66 %."
     ),
-    members={"flowers_cpu": flowers_cpu},
+    members={
+        "flowers_cpu": {
+            "resnet_depth": 18,
+            "image_size": 96,
+            "precision": "float32",
+            "train_batch_size": 32,
+            "eval_batch_size": 64,
+            "train_steps": "20epochs",
+            "steps_per_eval": "1epochs",
+            "iterations_per_loop": 20,
+            "save_checkpoints_steps": "1epochs",
+            "learning_rate_schedule": "cosine",
+            "warmup_steps": "1epochs",
+            "base_learning_rate": 0.4,
+            "label_smoothing": 0.1,
+            "weight_decay": 5e-4,
+        }
+    },
 )

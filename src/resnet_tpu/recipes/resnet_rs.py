@@ -1,9 +1,7 @@
 """Recipes for ImageNet with the ResNet-RS networks. Source: arXiv:2103.07579."""
 
-import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from resnet_tpu.options.config import Config
 from resnet_tpu.recipes.family import Family
 
 
@@ -33,24 +31,24 @@ RESNET_RS = {
 """The original's configuration files by name; the name gives depth and image size."""
 
 
-def resnet_rs(row: Row) -> Config:
+def resnet_rs(row: Row) -> dict[str, Any]:
     """The options for one of the networks."""
-    return Config().replace(
+    return {
         **row._asdict(),
-        train_batch_size=4096,
-        eval_batch_size=200,
-        train_steps=109475,
-        augment_name="randaugment",
-        randaug_num_layers=2,
-        label_smoothing=0.1,
-        weight_decay=4e-5,
-        moving_average_decay=0.9999,
-        bn_momentum=0,
-        use_resnetd_stem=True,
-        resnetd_shortcut=True,
-        replace_stem_max_pool=True,
-        se_ratio=0.25,
-    )
+        "train_batch_size": 4096,
+        "eval_batch_size": 200,
+        "train_steps": 109475,
+        "augment_name": "randaugment",
+        "randaug_num_layers": 2,
+        "label_smoothing": 0.1,
+        "weight_decay": 4e-5,
+        "moving_average_decay": 0.9999,
+        "bn_momentum": 0,
+        "use_resnetd_stem": True,
+        "resnetd_shortcut": True,
+        "replace_stem_max_pool": True,
+        "se_ratio": 0.25,
+    }
 
 
 RESNET_RS_NETWORKS = Family(
@@ -59,6 +57,6 @@ RESNET_RS_NETWORKS = Family(
         "average of the weights; a network with squeeze-and-excite and ResNet-D's stem and shortcuts."
     ),
     details="Published: 78.8 % top-1 for the smallest, 84.4 % for the largest.",
-    members={name: functools.partial(resnet_rs, row) for name, row in RESNET_RS.items()},
+    members={name: resnet_rs(row) for name, row in RESNET_RS.items()},
     sets=("resnet_depth", "image_size", "base_learning_rate", "momentum", "precision"),
 )

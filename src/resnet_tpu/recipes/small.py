@@ -1,29 +1,6 @@
 """Recipes for images of 32 px and less, with the CIFAR networks."""
 
-from resnet_tpu.options.config import Config
 from resnet_tpu.recipes.family import Family
-
-
-def digits() -> Config:
-    """The options of recipe `digits`."""
-    return Config().replace(
-        resnet_depth=20,
-        image_size=32,
-        min_crop_area=0.7,
-        random_flip=False,
-        precision="float32",
-        bn_momentum=0.9,
-        train_batch_size=64,
-        eval_batch_size=64,
-        train_steps="6epochs",
-        steps_per_eval="1epochs",
-        iterations_per_loop="1epochs",
-        learning_rate_schedule="cosine",
-        base_learning_rate=0.4,
-        label_smoothing=0.1,
-        weight_decay=2e-4,
-    )
-
 
 DIGITS = Family(
     summary="ResNet-20 on scanned digits, 6 epochs: half a minute on 2 CPU cores.",
@@ -31,32 +8,26 @@ DIGITS = Family(
         "`demo` runs this recipe. A digit fills its image and differs from its mirror image, so crops are large and "
         "nothing is mirrored."
     ),
-    members={"digits": digits},
+    members={
+        "digits": {
+            "resnet_depth": 20,
+            "image_size": 32,
+            "min_crop_area": 0.7,
+            "random_flip": False,
+            "precision": "float32",
+            "bn_momentum": 0.9,
+            "train_batch_size": 64,
+            "eval_batch_size": 64,
+            "train_steps": "6epochs",
+            "steps_per_eval": "1epochs",
+            "iterations_per_loop": "1epochs",
+            "learning_rate_schedule": "cosine",
+            "base_learning_rate": 0.4,
+            "label_smoothing": 0.1,
+            "weight_decay": 2e-4,
+        }
+    },
 )
-
-
-def cifar() -> Config:
-    """The options of recipe `cifar`."""
-    return Config().replace(
-        resnet_depth=20,
-        image_size=32,
-        precision="float32",
-        train_batch_size=128,
-        eval_batch_size=1000,
-        train_steps=71108,
-        steps_per_eval="1epochs",
-        iterations_per_loop="1epochs",
-        base_learning_rate=0.2,
-        learning_rate_boundaries="0,91,136",
-        momentum=0.9,
-        nesterov=False,
-        weight_decay=2e-4,
-        decay_batch_norm=True,
-        crop_padding=4,
-        crop_pct=1.0,
-        mean_rgb=(0.4914, 0.4822, 0.4465),
-        stddev_rgb=(0.2470, 0.2435, 0.2616),
-    )
 
 
 CIFAR = Family(
@@ -67,5 +38,26 @@ CIFAR = Family(
         "pixels and mirrored; evaluation sees whole images. All are normalised by the mean and standard deviation of "
         "the data set; the paper normalises each image by its own. Source: arXiv:2003.02389."
     ),
-    members={"cifar": cifar},
+    members={
+        "cifar": {
+            "resnet_depth": 20,
+            "image_size": 32,
+            "precision": "float32",
+            "train_batch_size": 128,
+            "eval_batch_size": 1000,
+            "train_steps": 71108,
+            "steps_per_eval": "1epochs",
+            "iterations_per_loop": "1epochs",
+            "base_learning_rate": 0.2,
+            "learning_rate_boundaries": "0,91,136",
+            "momentum": 0.9,
+            "nesterov": False,
+            "weight_decay": 2e-4,
+            "decay_batch_norm": True,
+            "crop_padding": 4,
+            "crop_pct": 1.0,
+            "mean_rgb": (0.4914, 0.4822, 0.4465),
+            "stddev_rgb": (0.2470, 0.2435, 0.2616),
+        }
+    },
 )

@@ -20,7 +20,8 @@ from resnet_tpu.performance.plan.compiler import OutOfMemory, compile_step, devi
 from resnet_tpu.performance.plan.lowering import lower_eval_step, lower_train_step
 from resnet_tpu.performance.plan.plan import plan, resolve_counts
 from resnet_tpu.performance.plan.topology import find_topology
-from resnet_tpu.recipes import SLICES, find_recipe
+from resnet_tpu.recipes import find_recipe
+from resnet_tpu.recipes.imagenet import CLOUD, MODERN
 from resnet_tpu.training import compiler_options
 from resnet_tpu.training.compiler_options import compiler_options_for, uncached
 from resnet_tpu.training.kernel_choice.setting import KernelSetting
@@ -72,7 +73,7 @@ def test_the_recipe_compiles_and_fits_its_slice(
 
 
 def test_the_compiler_knows_every_slice() -> None:
-    for name in SLICES:
+    for name in CLOUD | MODERN:
         topology = find_topology(name)
         assert len(devices_of(topology)) == topology.devices
 
