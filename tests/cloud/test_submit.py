@@ -704,6 +704,7 @@ def test_a_job_that_the_cluster_has_does_not_start_again(
         (["--recipe=v5e-16"], TRAINING, "Option: got --recipe=v5e-16, expected options of resnet-tpu submit"),
         (["--job_name=Job_1"], TRAINING, "--job_name: got 'Job_1', expected at most 40 of a-z, 0-9 and -"),
         (["--labels=team"], TRAINING, "--labels: got 'team', expected key=value"),
+        (["--labels=team=-x"], TRAINING, "--labels: got 'team=-x', expected key=value"),
         (["--image=i", "--package=p"], TRAINING, "--package: got one together with --image=i, expected one of the two"),
         (["--package=no.whl"], TRAINING, "--package: got no.whl, expected an existing file"),
         *(

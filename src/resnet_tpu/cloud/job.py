@@ -21,7 +21,7 @@ BARE_IMAGE = "python:3.12-slim"
 
 _HOST_NAME = re.compile("[a-z]([-a-z0-9]{0,38}[a-z0-9])?")  # the services allow 63; they and we append to the name
 _DISPLAY_NAME = re.compile("[A-Za-z][-_A-Za-z0-9]{0,127}")
-_LABEL = re.compile("[a-z][-_a-z0-9]{0,62}=[-_a-z0-9]{0,63}")
+_LABEL = re.compile("[a-z]([-_a-z0-9]{0,61}[a-z0-9])?=([a-z0-9]([-_a-z0-9]{0,61}[a-z0-9])?)?")
 
 _BUCKET_PATHS = (
     "model_dir", "data_dir", "resnet_checkpoint", "export_dir", "lottery_results_dir", "lottery_prune_at",
@@ -157,7 +157,7 @@ def _labels(text: str) -> dict[str, str]:
     pairs = [pair.strip() for pair in text.split(",") if pair.strip()]
     for pair in pairs:
         if not _LABEL.fullmatch(pair):
-            expected = "key=value of a-z, 0-9, _ and -, starting with a letter"
+            expected = "key=value of a-z, 0-9, and - and _ within, the key starting with a letter"
             raise UserError("--labels", repr(pair), expected, "For example --labels=team=vision,cost=research.")
     return {"program": "resnet-tpu"} | dict(pair.split("=") for pair in pairs)
 

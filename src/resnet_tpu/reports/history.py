@@ -71,7 +71,7 @@ def read_history(model_dir: GivenPath, split: MetricsSplit | None = None) -> His
     """
     if split not in (None, *(known := get_args(MetricsSplit))):
         raise UserError("split", repr(split), f"one of {', '.join(known)}", "Change the value.")
-    model_dir = expand_home(str(model_dir))
-    if not storage.is_dir(model_dir):
-        raise UserError("model_dir", model_dir, "an existing folder", "Check the path.")
+    model_dir = expand_home(model_dir)
+    if not model_dir or not storage.is_dir(model_dir):
+        raise UserError("model_dir", model_dir or "nothing", "an existing folder", "Check the path.")
     return History(read_metrics(model_dir, split))
