@@ -206,6 +206,9 @@ def test_a_folder_given_in_bulk_replaces_the_table_of_a_run_too(tmp_path: Path) 
         assert configure_like_run(given | {"model_dir": str(tmp_path)}).data.location == "b"
     given = {"params_override": ["data_dir=b,bigtable_instance=c"]}
     assert configure_like_run(given | {"model_dir": str(tmp_path)}).data.location == "bigtable://c/imagenet"
+    assert (
+        configure_like_run({"params_override": [f"model_dir={tmp_path}"]}).data.location == "bigtable://photos/imagenet"
+    )
 
 
 def test_init_from_is_another_name_of_resnet_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:

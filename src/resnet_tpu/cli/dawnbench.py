@@ -22,7 +22,7 @@ from resnet_tpu.performance.dawnbench.options import DawnbenchOptions, read_job
 )
 def dawnbench(given: Given) -> None:
     """Train with a checkpoint per epoch, evaluate each in another process, write DAWNBench's results.tsv."""
-    before = read_job(given.values.get("model_dir", "")) or Layer("", {})
+    before = read_job(configure(given.values).run.model_dir) or Layer("", {})
     known = {name: value for name, value in before.values.items() if name in OPTIONS}
     config = configure(given.values, Layer(before.origin, known))
     config.data.require_images()

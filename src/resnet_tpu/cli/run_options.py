@@ -113,7 +113,7 @@ def configure(given: Mapping[str, Any], below: Layer | None = None) -> Config:
 
 def configure_like_run(given: Mapping[str, Any]) -> Config:
     """The config as from `configure`, with the options of the run in model_dir as defaults, if there is one."""
-    run = read_run(given.get("model_dir", ""))
+    run = read_run(configure(given).run.model_dir)
     return configure(given, run and without_old_counts(run, given))
 
 

@@ -173,6 +173,8 @@ def test_the_fast_training_grows_its_images(photos: Path, tmp_path: Path) -> Non
         trained[step] = (data.image_size, data.data_dir)
     parts = [(128, str(small)), (224, str(photos)), (288, str(photos))]
     assert trained == {18: parts[0], 20: parts[1], 40: parts[1], 41: parts[1], 46: parts[2]}
+    evaluated = [row for row in read_metrics(str(tmp_path / "run")) if row["split"] == "eval"]
+    assert len(evaluated) == 5 and not any("other_images" in row for row in evaluated)
     rates = {
         row["step"]: row["learning_rate"] for row in read_metrics(str(tmp_path / "run")) if row["split"] == "train"
     }

@@ -1,6 +1,7 @@
 """The report of the DAWNBench job: evaluates every checkpoint, and writes `results.tsv`."""
 
 import contextlib
+import dataclasses
 import functools
 import logging
 import math
@@ -63,7 +64,10 @@ def follow(config: Config, last_step: int, *, is_wanted: Callable[[], bool] = la
             patience.wait(functools.partial("a checkpoint after step {}, up to step {}".format, after, last_step))
             continue
         path = storage.join(folder, str(waiting[0]))
-        rows[waiting[0]] = _row(config, path, evaluate_checkpoint(load_trained(path, mesh), config))
+        trained = load_trained(path, mesh)
+        of_job = trained.config.replace(data_dir=config.data.data_dir)  # early epochs have it from data_dir_small
+        metrics = evaluate_checkpoint(dataclasses.replace(trained, config=of_job), config)
+        rows[waiting[0]] = _row(config, path, metrics)
         patience.begin()
         _write(config, rows)
     if is_late:
