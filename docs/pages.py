@@ -65,9 +65,9 @@ The networks of the [recipes of these names](regularisation.md#resnet-rs): `use_
 """
 
 ABOUT_WEIGHTS = """
-All are for the 1,000 classes of ImageNet; `resnet-tpu models` lists them too, with their sources. *Top-1* is the
-accuracy in % that was published with them, if it is known for certain. Other weights on the Hugging Face hub, for the
-networks above that timm has, are named `hf:OWNER/NAME`.
+All are for the 1,000 classes of ImageNet; `resnet-tpu models --format=csv` lists them too, with their sources.
+*Top-1* is the accuracy in % that was published with them, if it is known for certain. Other weights on the Hugging Face
+hub, for the networks above that timm has, are named `hf:OWNER/NAME`.
 """
 
 ABOUT_OPTIONS = """

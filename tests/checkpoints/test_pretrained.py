@@ -2,11 +2,13 @@
 
 import hashlib
 import http.server
+import io
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from resnet_tpu import cli
 from resnet_tpu.checkpoints import pretrained, published, weights
@@ -172,7 +174,12 @@ def test_names_of_the_table_are_published(monkeypatch: pytest.MonkeyPatch) -> No
     )  # fmt: skip
 
 
-def test_models_lists_every_name(capsys: pytest.CaptureFixture[str]) -> None:
+def test_models_lists_every_name(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    console = Console(width=80, file=io.StringIO(), record=True)
+    with monkeypatch.context() as patch:
+        patch.setattr("resnet_tpu.cli.models.make_console", lambda: console)
+        assert cli.main(["models"]) == 0
+    assert {line.split()[1] for line in console.export_text().splitlines() if line[:2] == "│ "} >= {*PRETRAINED}
     assert cli.main(["models"]) == 0
     table = capsys.readouterr().out
     assert cli.main(["models", "--format=csv"]) == 0

@@ -13,6 +13,7 @@ import pytest
 from PIL import Image
 
 from resnet_tpu import cli
+from resnet_tpu.cli.demo import _show
 from resnet_tpu.data.prepare.digits import write_digits
 from resnet_tpu.options.config import Config
 from resnet_tpu.training.maths.lengths import lengths_of
@@ -40,10 +41,7 @@ def test_digits_are_read_with_at_least_97_percent(tmp_path: Path) -> None:
 
 def test_few_photos_get_a_small_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("a", "b"):
-        (tmp_path / "photos" / name).mkdir(parents=True)
-        for number in range(12):
-            pixels = np.random.default_rng(number).integers(0, 256, (40, 40, 3), np.uint8)
-            Image.fromarray(pixels).save(tmp_path / "photos" / name / f"{name}{number}.jpg")
+        _write_photos(tmp_path / "photos" / name, 12)
     configs: list[Config] = []
 
     def stop(config: Config) -> None:
@@ -53,6 +51,33 @@ def test_few_photos_get_a_small_batch(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr("resnet_tpu.training.loop.train", stop)
     assert cli.main(["demo", f"--data_dir={tmp_path / 'photos'}", f"--output_dir={tmp_path / 'out'}"]) == 130
     assert lengths_of(configs[0].replace(num_train_images=18)).per_eval == 1
+
+
+def test_commands_to_copy_are_quoted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["/my env/bin/resnet-tpu"])
+    monkeypatch.setattr("shutil.which", lambda _: None)
+    _show(str(tmp_path), str(tmp_path), 0.5)
+    assert "  '/my env/bin/resnet-tpu' train PHOTOS\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("count", "missing"), [(1, "train, validation"), (2, "validation")])
+def test_too_few_photos_are_refused_before_training(
+    count: int, missing: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("a", "b"):
+        _write_photos(tmp_path / "photos" / name, count)
+    assert cli.main(["demo", f"--data_dir={tmp_path / 'photos'}", f"--output_dir={tmp_path / 'out'}"]) == 2
+    assert f"got none for {missing}, expected some for each split. Give more photos" in capsys.readouterr().err
+    assert not (tmp_path / "out" / "model").exists()
+
+
+def _write_photos(folder: Path, count: int) -> None:
+    folder.mkdir(parents=True)
+    for number in range(count):
+        pixels = np.random.default_rng((number, *folder.name.encode())).integers(0, 256, (40, 40, 3), np.uint8)
+        Image.fromarray(pixels).save(folder / f"{folder.name}{number}.jpg")
 
 
 def test_digits_are_written_once_and_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -109,6 +109,14 @@ def test_table_shows_every_row_and_marks_the_best():
         assert ("best" in line) == (row.step != 1251)
 
 
+def test_table_shows_names_as_they_are():
+    console = Console(width=100, file=io.StringIO(), record=True)
+    console.print(results_table([Result("a\x1b[31mb", 1, 0.5)], "acc[/val]"))
+    text = console.export_text()
+    assert text.count("acc[/val]") == 2
+    assert r"a\x1b[31mb" in text
+
+
 def test_evaluations_whose_loss_is_no_number_are_no_results(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     model_dir = str(tmp_path / "run")
     with MetricsWriter(model_dir) as writer:

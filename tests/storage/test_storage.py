@@ -98,6 +98,11 @@ def test_a_link_into_a_folder_that_is_missing_is_refused_before_the_work(tmp_pat
     storage.check_file(str(link))
 
 
+def test_a_folder_to_be_is_no_file(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"plots/: got a folder, expected a file\. Add the name of a file"):
+        storage.check_file(f"{tmp_path}/plots/")
+
+
 @pytest.mark.skipif(not Path("/dev/null").is_char_device(), reason="this system has no /dev/null")
 def test_what_goes_nowhere_leaves_dev_null_alone(tmp_path: Path) -> None:
     (tmp_path / "null").symlink_to("/dev/null")

@@ -29,6 +29,7 @@ from resnet_tpu.training.dry_run import dry_run
 from resnet_tpu.training.inference.evaluate import evaluate
 from resnet_tpu.training.inference.trained import load_trained
 from resnet_tpu.training.loop import train
+from resnet_tpu.training.loop_reports import check_names
 from resnet_tpu.training.maths.state import TrainState
 from tests.comparisons import arrays_of, rows_of
 
@@ -263,6 +264,18 @@ def test_weights_that_are_no_numbers_are_not_saved(tiny: Tiny, tmp_path: Path, c
     with pytest.raises(NonFiniteError, match=expected):
         train(tiny(tmp_path, save_checkpoints_steps=1), train_step=step)
     assert folders.steps_in(str(tmp_path / folders.CHECKPOINTS)) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (("loss",), "Metrics of train_step: got no top_1_accuracy, expected loss and top_1_accuracy among them"),
+        (("loss", "top_1_accuracy", "step"), "Metric of train_step: got step, expected none called step, split, time"),
+    ],
+)
+def test_metrics_of_an_own_step_that_cannot_be_recorded_are_refused(names: tuple[str, ...], expected: str) -> None:
+    with pytest.raises(UserError, match=expected):
+        check_names(dict.fromkeys(names, 1.0))
 
 
 @pytest.mark.long

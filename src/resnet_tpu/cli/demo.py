@@ -1,6 +1,7 @@
 """`resnet-tpu demo`: runs the whole workflow on available data, from photos to pictures of the mistakes."""
 
 import logging
+import shlex
 import shutil
 import sys
 from dataclasses import dataclass
@@ -38,6 +39,7 @@ def demo(given: Given) -> None:
     from resnet_tpu.data.prepare.options import PrepareOptions
     from resnet_tpu.data.prepare.prepare import prepare
     from resnet_tpu.data.prepare.report import render_report
+    from resnet_tpu.data.split import SPLITS
     from resnet_tpu.recipes import find_recipe
     from resnet_tpu.recipes.choice import choose
     from resnet_tpu.training.inference.predict import predict
@@ -52,6 +54,9 @@ def demo(given: Given) -> None:
     log.info("1. prepare %s", raw)
     manifest = prepare(raw, data, PrepareOptions())
     make_console().print(render_report(manifest))
+    if missing := [split for split in SPLITS if split not in manifest.splits]:
+        do = "Give more photos per class, and another output_dir."
+        raise UserError(f"Photos of {raw}", f"none for {', '.join(missing)}", "some for each split", do)
     log.info("2. train, recipe %s", recipe)
     config = find_recipe(recipe).replace(data_dir=data, model_dir=model)
     if options.data_dir:
@@ -60,8 +65,7 @@ def demo(given: Given) -> None:
     train(config)
     log.info("3. predict the test images")
     score = predict(config).accuracy
-    if score is None:
-        raise UserError("Test images", "none", "at least one", "Give more photos per class.")
+    assert score is not None  # `prepare` labels every image
     _show(data, model, score.top_1)
 
 
@@ -87,8 +91,9 @@ def _show(data: str, model: str, accuracy: float) -> None:
         table.add_row(name, escape(value))
     console = make_console()
     console.print(table)
-    here = sys.argv[0] if Path(sys.argv[0]).name == "resnet-tpu" else f"{sys.executable} -m resnet_tpu"
-    command = "resnet-tpu" if shutil.which("resnet-tpu") else here  # `here`: in an environment that is not activated
+    here = [sys.argv[0]] if Path(sys.argv[0]).name == "resnet-tpu" else [sys.executable, "-m", "resnet_tpu"]
+    # `here`: in an environment that is not activated
+    command = "resnet-tpu" if shutil.which("resnet-tpu") else shlex.join(here)
     console.print(
         "With your own photos, one folder per class:\n"
         f"  {command} train PHOTOS\n"

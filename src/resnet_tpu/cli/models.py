@@ -21,7 +21,7 @@ _COLUMNS = ("name", "network", "million parameters", "MB", "top-1 %", "eval_prep
 class ModelsOptions:
     """How `models` lists the models."""
 
-    format: Literal["table", "csv"] = option("table", "How to print it.")
+    format: Literal["table", "csv"] = option("table", "How to print it; csv has their sources too.")
 
 
 @Command(
@@ -68,9 +68,12 @@ def _rows() -> list[tuple[str, ...]]:
 def _table(rows: Sequence[Sequence[str]]) -> "Table":
     from rich.table import Table
 
-    table = Table(*_COLUMNS)
+    table = Table(*_COLUMNS[:-1])  # without `source`, which leaves a narrow terminal no room for the names
+    for column in table.columns:
+        column.overflow = "fold"
+    table.columns[0].no_wrap = True  # so that a name can be copied whole
     for number in (2, 3, 4):
         table.columns[number].justify = "right"
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*row[:-1])
     return table

@@ -17,6 +17,9 @@ MetricsSplit = Literal["train", "eval"]
 OTHER_IMAGES = "other_images"
 """Marks a row of an evaluation on images, or crops of them, other than those of the run."""
 
+ROW_FIELDS = ("step", "split", "time", OTHER_IMAGES)
+"""What a row of `metrics.jsonl` holds besides the numbers measured; no number has such a name."""
+
 _OTHER: dict[MetricsSplit, str] = {"train": '"split": "eval"', "eval": '"split": "train"'}
 """Text that every line of the other split contains."""
 
@@ -152,7 +155,7 @@ def evaluation_at(model_dir: str, step: int) -> dict[str, float]:
 
 def measured(row: Mapping[str, Any]) -> dict[str, Any]:
     """What a row of `read_metrics` measured, by name."""
-    return {name: value for name, value in row.items() if name not in ("step", "split", "time", OTHER_IMAGES)}
+    return {name: value for name, value in row.items() if name not in ROW_FIELDS}
 
 
 def _read(path: str) -> str:

@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from resnet_tpu import storage
-from resnet_tpu.errors import UserError, nearest
+from resnet_tpu.errors import UserError, nearest, visible
 from resnet_tpu.options.run_file import model_dir_of
 from resnet_tpu.reports.csv_text import to_csv
 from resnet_tpu.reports.events import read_events
@@ -64,13 +64,14 @@ def is_lower_better(metric: str) -> bool:
 def results_table(rows: Sequence[Result], metric: str) -> Table:
     """The rows for a terminal, with the best of each model_dir marked."""
     best = set(best_results(rows, metric).values())
-    table = Table("model_dir", "step", metric, "", title=f"{metric} by training step")
+    shown = escape(visible(metric))
+    table = Table("model_dir", "step", shown, "", title=f"{shown} by training step")
     table.columns[1].justify = table.columns[2].justify = "right"
     table.columns[0].overflow = "fold"
     for i, row in enumerate(rows):
         repeated = i > 0 and rows[i - 1].model_dir == row.model_dir
         style = "bold green" if row in best else None
-        name = "" if repeated else escape(row.model_dir)
+        name = "" if repeated else escape(visible(row.model_dir))
         table.add_row(name, str(row.step), f"{row.value:.5g}", "best" if row in best else "", style=style)
     return table
 

@@ -67,7 +67,7 @@ def check_file(path: str) -> None:
     """
     if not path:
         return
-    if is_dir(path):
+    if path.endswith("/") or is_dir(path):
         raise UserError(f"Writing {path}", "a folder", "a file", "Add the name of a file.")
     if not is_remote(path) and Path(path).is_symlink() and not is_stream(path):
         folder = parent_of(os.path.realpath(path))  # where `write_whole` writes

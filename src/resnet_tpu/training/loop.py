@@ -34,7 +34,7 @@ from resnet_tpu.training.input_wait import InputWait
 from resnet_tpu.training.interrupt import Interruption
 from resnet_tpu.training.kernel_choice.resolve import resolve_kernels
 from resnet_tpu.training.kernel_choice.setting import stored_form
-from resnet_tpu.training.loop_reports import LoopReports
+from resnet_tpu.training.loop_reports import LoopReports, check_names
 from resnet_tpu.training.maths.lengths import Lengths, lengths_of
 from resnet_tpu.training.maths.network import network_on
 from resnet_tpu.training.maths.step import EvalStep, TrainStep, make_eval_step
@@ -76,7 +76,8 @@ def train(
     a loss or a weight is not finite.
     on_step: called with the number of updates before a step and its `loss`, `top_1_accuracy` and `learning_rate`, for
     every step, in order, once it has ended on the devices; an exception that it raises ends the run.
-    train_step: replaces the network's step, to train with another loss, or to measure everything around it.
+    train_step: replaces the network's step, to train with another loss, or to measure everything around it. Its metrics
+    must include `loss` and `top_1_accuracy`; others are recorded too.
     """
     require_config(config)
     with hosts.connected(config.run):
@@ -248,6 +249,7 @@ class Trainer:
 
     def _end_step(self, reports: LoopReports, step: int, metrics: dict[str, Any]) -> None:
         """Checks and reports a step that has ended on the devices."""
+        check_names(metrics)
         check_loss(metrics["loss"], step, self.checkpoints.steps())
         if self.on_step:
             self.on_step(step, {name: float(value) for name, value in metrics.items()})

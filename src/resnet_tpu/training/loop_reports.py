@@ -3,17 +3,31 @@
 import logging
 import time
 from collections import deque
+from collections.abc import Mapping
 from typing import Any
 
 from resnet_tpu.data.loader.batches import Batches
+from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config
-from resnet_tpu.reports.metrics import MetricsWriter
+from resnet_tpu.reports.metrics import ROW_FIELDS, MetricsWriter
 from resnet_tpu.reports.progress import TrainingProgress
 from resnet_tpu.training.input_wait import InputWait
 from resnet_tpu.training.maths.lengths import lengths_of
 from resnet_tpu.training.run_state import RunState
 
 log = logging.getLogger(__name__)
+
+_LOGGED = ("loss", "top_1_accuracy")
+_RECORDED = (*ROW_FIELDS, "current_epoch", "images_per_sec", "input_wait_share")
+
+
+def check_names(metrics: Mapping[str, Any]) -> None:
+    """Raises UserError unless a step's metrics include those that are logged, and none that is recorded beside them."""
+    if missing := [name for name in _LOGGED if name not in metrics]:
+        what, expected = "Metrics of train_step", " and ".join(_LOGGED)
+        raise UserError(what, f"no {' and no '.join(missing)}", f"{expected} among them", "Return both.")
+    if taken := [name for name in _RECORDED if name in metrics]:
+        raise UserError("Metric of train_step", taken[0], f"none called {', '.join(_RECORDED)}", "Rename it.")
 
 
 class LoopReports:

@@ -19,6 +19,7 @@ def render_report(manifest: Manifest) -> RenderableType:
     """Two tables: images by class and split, and the findings with their first paths."""
     splits = [split for split in SPLITS if split in manifest.splits]
     images = Table("label", "class", *splits, title="Images")
+    images.columns[1].overflow = "fold"
     for label, name in enumerate(manifest.class_names[:_SHOWN_CLASSES], start=1):
         counts = (f"{manifest.splits[split].per_class.get(name, 0):,}" for split in splits)
         images.add_row(str(label), escape(visible(name)), *counts)
@@ -32,6 +33,7 @@ def render_report(manifest: Manifest) -> RenderableType:
 
 def _findings_table(findings: Iterable[FindingGroup]) -> Table:
     table = Table("what", "done", "count", "first paths", title="Noticed")
+    table.columns[3].overflow = "fold"  # so that a path is shown whole
     for found in findings:
         paths = [escape(_on_one_line(path)) for path in found.first[:_SHOWN_PATHS]]
         if found.count > len(paths) and paths:
