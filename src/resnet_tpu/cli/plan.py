@@ -47,7 +47,9 @@ class PlanOptions:
         None, "Mean size of an image file in kB, with host_mb_per_sec. Default: 110, as for ImageNet.", at_least=1
     )
     largest_batch: bool = option(
-        False, "Also look for the largest train_batch_size that fits: two or three short compilations."
+        False,
+        "Also look for the largest train_batch_size that fits, up to 4096 images on a device: two or three short "
+        "compilations.",
     )
     fast: bool = option(
         False,

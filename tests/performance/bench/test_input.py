@@ -124,15 +124,24 @@ def test_one_photo_is_no_folder_to_measure_with(photos: Path) -> None:
 
 def test_records_hold_the_photos_in_turn_shrunk_as_prepare_does(photos: Path, tmp_path: Path) -> None:
     (photos / "train-station").mkdir(exist_ok=True)  # a class
-    whole = [photo() for photo in find_jpegs(str(photos))]
+    whole = [photo.read() for photo in find_jpegs(str(photos))]
     assert len(whole) == 5
-    write_records([lambda photo=photo: photo for photo in whole], tmp_path / "all", 13)
-    found = [photo() for photo in find_jpegs(str(tmp_path / "all"))]
+    write_records(find_jpegs(str(photos)), tmp_path / "all", 13)
+    found = [photo.read() for photo in find_jpegs(str(tmp_path / "all"))]
     assert sorted(found) == sorted(itertools.islice(itertools.cycle(whole), 13))
     write_records(find_jpegs(str(tmp_path / "all")), tmp_path / "short", 13, Limits(short_side=30))
     source = open_source(DataConfig(data_dir=str(tmp_path / "short")), "train")
     headers = [simplejpeg.decode_jpeg_header(bytes(source[i].encoded)) for i in range(len(source))]
     assert {header[:2] for header in headers} == {(30, 40)}
+
+
+@pytest.mark.parametrize(("content", "limits"), [(b"no image", None), (b"no image", Limits()), (None, Limits())])
+def test_a_damaged_photo_is_named(photos: Path, tmp_path: Path, content: bytes | None, limits: Limits | None) -> None:
+    half = next(photos.rglob("*.jpg")).read_bytes()[:300]
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "z.JPG").write_bytes(content or half)
+    with pytest.raises(UserError, match=r"^Photos to measure with: got .*z\.JPG, expected a whole JPEG"):
+        write_records(find_jpegs(str(tmp_path / "photos")), tmp_path / "records", 8, limits)
 
 
 def _task(records: Path, **changes: Any) -> Task:
@@ -206,6 +215,8 @@ def test_bars_are_as_long_as_their_values(tmp_path: Path) -> None:
 
 
 def test_a_photo_that_fails_ends_the_benchmark(tmp_path: Path) -> None:
-    (tmp_path / "bad.jpg").write_bytes(b"no photo")
+    draw_photos(tmp_path, 1)
+    (photo,) = tmp_path.rglob("*.jpg")
+    photo.write_bytes(photo.read_bytes()[:50_000])
     with pytest.raises(UserError, match="Benchmark of resnet-tpu: got exit code 2"):
         bench_input(str(tmp_path), Config(), InputBenchOptions(num_images=32, peers="none"), ["resnet-tpu"])

@@ -14,13 +14,6 @@ def test_a_loop_whose_count_is_not_known_counts_once(program: str) -> None:
     assert {times for _, _, times in module.executed()} == {1}
 
 
-def test_of_two_branches_the_longer_one_counts(program: str) -> None:
-    branch = "  %loop = f32[64]{0:T(256)} conditional(%w), branch_computations={%body, %fused_norm}"
-    lines = [branch if " while(" in line else line for line in program.splitlines()]
-    names = [one.name for one, _, _ in parse_module("\n".join(lines)).executed()]
-    assert names == ["a", "pool", "sum", "view", "y", "update"]
-
-
 def test_instructions_know_their_operands_and_what_they_call(program: str) -> None:
     module = parse_module(program)
     convolution = module.entry["a"]

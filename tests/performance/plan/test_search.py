@@ -59,3 +59,4 @@ def test_nothing_fits(needed: Callable[[int], float]) -> None:
 
 def test_everything_fits() -> None:
     assert find_largest(lambda batch: 1.0, 10, 128) in range(MOST - MOST // 16, MOST + 1)
+    assert find_largest(lambda batch: 1.0, 10, 2 * MOST) == 2 * MOST  # no less than what is known to fit

@@ -1,19 +1,20 @@
 """Writes records for benchmarks: from the user's photos, or from drawn pictures if none are given."""
 
+import functools
 import itertools
 import logging
-import os
 import re
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import cv2
 import numpy as np
 import simplejpeg
 
 from resnet_tpu import storage
-from resnet_tpu.data.cleaning import Limits, clean_image
+from resnet_tpu.data.cleaning import BadImageError, Limits, clean_image
 from resnet_tpu.data.records.example import encode_example
 from resnet_tpu.data.records.tfrecord import RecordWriter
 from resnet_tpu.data.sources.data_dir import open_source
@@ -27,8 +28,12 @@ _DRAWN = 100
 _SUFFIXES = (".jpg", ".jpeg")
 _CLASSES = ("dark", "light")
 
-Jpeg = Callable[[], bytes]
-"""Reads a JPEG."""
+
+class Jpeg(NamedTuple):
+    """A JPEG: where it is, and a function that reads it."""
+
+    name: str
+    read: Callable[[], bytes]
 
 
 def draw_photos(folder: Path, count: int, *, height: int = 375, width: int = 500) -> None:
@@ -59,9 +64,10 @@ def find_jpegs(where: str) -> Sequence[Jpeg]:
         raise UserError("Photos to measure with", where, "an existing folder", "Check the path.")
     if any(re.match(r"train-\d", name) for name in storage.list_dir(where)):
         source = open_source(DataConfig(data_dir=where), "train")
-        return [lambda i=i: bytes(source[i].encoded) for i in range(len(source))]
-    paths = [Path(folder, name) for folder, _, names in os.walk(where) for name in names]
-    found = [path.read_bytes for path in sorted(paths) if path.suffix.lower() in _SUFFIXES]
+        numbers = range(len(source))
+        return [Jpeg(f"record {i} of {where}", lambda i=i: bytes(source[i].encoded)) for i in numbers]
+    paths = [path for path in storage.files_below(where) if path.lower().endswith(_SUFFIXES)]
+    found = [Jpeg(path, functools.partial(storage.read_bytes, path)) for path in paths]
     if not found:
         do = "Name another folder; without one, pictures are drawn."
         raise UserError("Photos to measure with", f"no JPEG below {where}", "TFRecords or JPEG files", do)
@@ -80,13 +86,18 @@ def write_photos(where: str, folder: Path, count: int) -> None:
 def write_records(jpegs: Sequence[Jpeg], folder: Path, count: int, limits: Limits | None = None) -> None:
     """Writes `count` training records of the JPEGs, in turn, into the new `folder`.
 
-    limits: as those of `prepare`; None: the JPEGs are stored unchanged.
+    limits: as those of `prepare`; None: the JPEGs are stored unchanged. Raises UserError for a file that is no JPEG.
     """
     folder.mkdir(parents=True)
     for shard in range(SHARDS):
         with RecordWriter(str(folder / f"train-{shard:05}-of-{SHARDS:05}")) as writer:
             for jpeg in itertools.islice(itertools.cycle(jpegs), shard, count, SHARDS):
-                encoded = jpeg()
-                if limits:
-                    encoded = clean_image(encoded, "photo.jpg", limits).encoded
+                encoded = jpeg.read()
+                try:
+                    simplejpeg.decode_jpeg_header(encoded)
+                    if limits:
+                        encoded = clean_image(encoded, jpeg.name, limits).encoded
+                except (ValueError, BadImageError):
+                    do = "Remove it, or name another folder."
+                    raise UserError("Photos to measure with", jpeg.name, "a whole JPEG", do) from None
                 writer.write(encode_example({"image/encoded": encoded, "image/class/label": 1}))

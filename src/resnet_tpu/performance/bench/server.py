@@ -62,4 +62,6 @@ def _wait_for(process: subprocess.Popen[bytes], log: Path) -> Server:
             return Server(found[1], found[2], process)
         time.sleep(_POLL_SECONDS)
     lines = log.read_text(errors="replace").splitlines()[-30:]
-    raise UserError("resnet-tpu serve", os.linesep.join(["no start", *lines, ""]), "a running server", "Run it alone.")
+    raise UserError(
+        "resnet-tpu serve", os.linesep.join(["no start", *lines, ""]), "a running server", "Its messages say why."
+    )

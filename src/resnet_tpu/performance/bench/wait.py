@@ -22,7 +22,7 @@ import numpy as np
 
 from resnet_tpu.options.config import Config
 from resnet_tpu.options.fields import option
-from resnet_tpu.parallel import startup
+from resnet_tpu.parallel import division, startup
 from resnet_tpu.parallel.placement import DeviceBatch
 from resnet_tpu.performance.bench import child, compare, record
 from resnet_tpu.performance.bench.compare import Outputs
@@ -74,6 +74,8 @@ def bench_wait(where: str, config: Config, options: WaitBenchOptions, command: S
     options.check_files()
     # in a process of its own, because this one would keep the device from the others
     device = child.run("the device", child.command_of(__name__, "device", json.dumps(config.run.use_tpu)))
+    count = config.run.num_cores or device["count"]
+    options = dataclasses.replace(options, batch_size=division.round_up(options.batch_size, count))
     with tempfile.TemporaryDirectory() as folder:
         records = Path(folder, "records")
         write_photos(where, records, options.num_images)
@@ -178,9 +180,10 @@ def _train(run: Mapping[str, Any]) -> dict[str, float]:
     return {name: row[name] for name in ("images_per_sec", "input_wait_share")}
 
 
-def _describe_device(use_tpu: bool) -> dict[str, str]:
+def _describe_device(use_tpu: bool) -> dict[str, Any]:
     startup.start_jax(use_tpu=use_tpu)
-    return {"platform": jax.default_backend(), "kind": jax.devices()[0].device_kind}
+    found = jax.devices()
+    return {"platform": jax.default_backend(), "kind": found[0].device_kind, "count": len(found)}
 
 
 if __name__ == "__main__":

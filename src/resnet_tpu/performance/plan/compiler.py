@@ -188,7 +188,9 @@ def _needed(message: str) -> int | None:
 
 
 def _cache_file(lowered: jax.stages.Lowered, topology: Topology, options: Mapping[str, str]) -> Path:
-    key = "\n".join([str(FORMAT), compiler_of(topology), topology.name, str(options), lowered.as_text()])
+    flags = os.environ.get("XLA_FLAGS" if topology.is_gpu else "LIBTPU_INIT_ARGS", "")  # which the compiler reads
+    parts = [str(FORMAT), compiler_of(topology), topology.name, str(options), lowered.as_text(), *filter(None, [flags])]
+    key = "\n".join(parts)
     return Path(storage.cache_dir()) / "plan" / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
 
 

@@ -12,14 +12,13 @@ _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 _CONDITION = re.compile(r"condition=%?([\w.-]+)")
 _COUNT = re.compile(r"constant\((\d+)\)")
 _CALLED = re.compile(r"(?:body|calls|to_apply)=%?([\w.-]+)")
-_BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}")
 _OP_NAME = re.compile(r'op_name="((?:[^"\\]|\\.)*)"')
 _BITS = {"pred": 8, "bf16": 16, "c64": 64, "c128": 128}
 
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
 _FREE = {
     "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "partition-id", "replica-id",
-    "opt-barrier", "while", "conditional", "call",
+    "opt-barrier", "while", "call",
 }  # fmt: skip
 """Operations without work of their own, or whose work is done by the computations they call."""
 
@@ -81,8 +80,6 @@ class Module:
                 yield instruction, computation, times
             elif instruction.opcode in ("while", "call"):
                 yield from self._walk(self.called(instruction), times * self._trips(instruction))
-            elif instruction.opcode == "conditional":
-                yield from self._walk(self._longest_branch(instruction), times)
 
     def called(self, instruction: Instruction) -> Computation:
         """The body of a loop, fusion or call; empty for other operations."""
@@ -95,12 +92,6 @@ class Module:
         condition = self.computations.get(found[1], {}) if found else {}
         limits = [int(count[1]) for one in condition.values() if (count := _COUNT.match(one.text))]
         return limits[0] if len(limits) == 1 else 1
-
-    def _longest_branch(self, instruction: Instruction) -> Computation:
-        found = _BRANCHES.search(instruction.text)
-        names = re.findall(r"[\w.-]+", found[1]) if found else []
-        branches = [self.computations[name] for name in names]
-        return max(branches, key=lambda branch: sum(one.cycles or 0 for one in branch.values()), default={})
 
 
 def parse_module(text: str) -> Module:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 
 MOST = 4096
-"""The largest batch per device to try."""
+"""The largest batch per device to try, unless the search begins at a larger one."""
 
 GRAIN = 8
 """Step by which the batch per device changes: the TPU's tiles have 8 rows."""
@@ -22,11 +22,12 @@ def find_largest(needed: Callable[[int], float], available: float, start: int) -
 
     Begins at `start` and extrapolates linearly from the results so far, usually with two or three calls, each of which
     compiles. Also ends when a batch larger by a 16th is known to fail. needed: returns infinity for a batch that fails
-    with unknown size. The result is at most `MOST`, None if not even one image fits.
+    with unknown size. The result is at most `MOST` or `start`, None if not even one image fits.
     """
+    most = max(MOST, start)
     sizes: dict[int, float] = {}
-    fits, fails = 0, MOST + 1
-    batch = min(max(1, start), MOST)
+    fits, fails = 0, most + 1
+    batch = max(1, start)
     while fails - fits > _tolerance(fits) and sizes.get(fits, 0) < ENOUGH * available:
         sizes[batch] = needed(batch)
         if sizes[batch] <= available:

@@ -62,7 +62,7 @@ def _speeds(profile: InputProfile) -> Table:
         if speed is not None:
             table.add_row(name, f"{speed:,.0f}")
     if profile.speed_of_run is not None and profile.speed_of_run != figures.needed_speed:
-        table.add_row("the step of the run in model_dir took", f"{profile.speed_of_run:,.0f}")
+        table.add_row("the step of the run in model_dir took, on all its hosts", f"{profile.speed_of_run:,.0f}")
     return table
 
 
