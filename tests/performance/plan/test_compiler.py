@@ -2,6 +2,7 @@ import importlib.metadata
 import importlib.util
 import logging
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -42,3 +43,17 @@ def test_what_cannot_be_kept_is_found_all_the_same(tmp_path: Path, caplog: pytes
     (tmp_path / "file").touch()
     compiler._write(tmp_path / "file" / "plan" / "some.json", compiler.OutOfMemory(5))
     assert "The compiled result is not kept: " in caplog.text
+
+
+@pytest.mark.parametrize(("name", "variable"), [("v5e:2x2", "LIBTPU_INIT_ARGS"), ("h100:8", "XLA_FLAGS")])
+def test_a_kept_result_is_that_of_the_same_flags_of_its_compiler(
+    name: str, variable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compiler, "compiler_of", lambda topology: "one")
+    lowered, topology = Mock(as_text=lambda: "program"), find_topology(name)
+    files = set()
+    for flags in ({}, {"LIBTPU_INIT_ARGS": "--a"}, {"XLA_FLAGS": "--a"}, {variable: "--b"}):
+        for each in ("LIBTPU_INIT_ARGS", "XLA_FLAGS"):
+            monkeypatch.setenv(each, flags.get(each, ""))
+        files.add(compiler._cache_file(lowered, topology, {}))
+    assert len(files) == 3
