@@ -12,7 +12,7 @@ ARGS ?=
 NEWEST_PYTHON ?= $(shell for found in python3.13 $${PYENV_ROOT:-$$HOME/.pyenv}/versions/3.13.*/bin/python; do \
 	$$found -c '' 2>/dev/null && echo $$found && break; done)
 NEWEST := .venv-newest
-NATIVE := $(shell find src -path '*/native/*.[ch]')
+NATIVE := $(shell find src -path '*/native/*.[ch]' -o -path '*/native/build.py') src/resnet_tpu/system/c_libraries.py
 # Python compiles what it imports. pip would compile everything: 50 of its 115 seconds of CPU time.
 PIP_INSTALL := pip install --quiet --no-compile
 # The TPU compilers that users may have: those pinned by jax 0.12.0, 0.11.2 and 0.10.2. The first compiles real steps.

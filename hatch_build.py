@@ -30,6 +30,7 @@ class NativeBuildHook(BuildHookInterface):
         try:
             library = builder["build"]()
         except builder["BuildError"] as error:
+            builder["LIBRARY"].unlink(missing_ok=True)  # made from earlier sources
             self.app.display_warning(f"Building without the library in {folder}: {without}.\n{error}")
             return
         if is_editable:

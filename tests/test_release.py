@@ -13,6 +13,7 @@ import sys
 import tarfile
 import tomllib
 import zipfile
+from fnmatch import fnmatch
 from pathlib import Path
 
 import cv2
@@ -133,7 +134,7 @@ def test_sdist_has_what_is_tracked_and_not_left_out(sdist: Path) -> None:
         pytest.skip("not a checkout")
     tracked = {name for name in run(ROOT, "git", "ls-files").splitlines() if (ROOT / name).exists()}
     options = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["sdist"]
-    left_out = {name for name in tracked if name.startswith(tuple(f"{folder}/" for folder in options["exclude"]))}
+    left_out = {name for name in tracked if any(fnmatch(name, f"{folder}/*") for folder in options["exclude"])}
     assert left_out
     assert tracked - left_out <= files
     assert not left_out & files

@@ -261,7 +261,7 @@ def test_commands_name_the_damaged_file(kind: str, subject: Callable[[str], Subj
     file = files[-1]
     photo = tmp_path / "photo.png"
     cv2.imwrite(str(photo), np.zeros((32, 32, 3), np.uint8))
-    options = "image_size=16,resnet_depth=18,resnet_width=4,train_steps=1,train_batch_size=4,num_cores=1"
+    options = "image_size=16,resnet_depth=18,resnet_width=4,train_steps=1,train_batch_size=4,num_cores=1,mode=train"
     words = {
         "records": ["train", f"--data_dir={file.parent}", f"--model_dir={tmp_path}", f"--params_override={options}"],
         "checkpoint": ["predict", next((path for path in file.parents if path.name == "5"), ""), photo],

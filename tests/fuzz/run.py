@@ -56,15 +56,14 @@ def main() -> int:
         print("atheris is not installed: `make fuzz` installs it, on Linux and macOS.", file=sys.stderr)
         return 2
     targets = [path.stem for path in sorted((FOLDER / "targets").glob("*.py"))]
-    programs = [name for name in PROGRAMS if (FOLDER / name).exists()]
-    if unknown := {*options.only} - {*targets, *programs}:
-        parser.error(f"{', '.join(unknown)}: none of {', '.join([*targets, *programs])}")
+    if unknown := {*options.only} - {*targets, *PROGRAMS}:
+        parser.error(f"{', '.join(unknown)}: none of {', '.join([*targets, *PROGRAMS])}")
     failed = False
     print(f"{'target':16} {'executions':>12} {'coverage':>9}  findings", flush=True)
     for name in targets:
         if not options.only or name in options.only:
             failed |= show(run(name, options.seconds, options.runs))
-    for name in programs:
+    for name in PROGRAMS:
         if not options.only or name in options.only:
             print(f"\n{name}", flush=True)
             length = f"--runs={options.runs}" if options.runs else f"--seconds={options.seconds}"

@@ -127,5 +127,7 @@ def test_evaluations_whose_loss_is_no_number_are_no_results(tmp_path: Path, capl
     assert "as the loss is not finite there: step 20" in caplog.text
     with MetricsWriter(model_dir) as writer:
         writer.write("eval", {10: {"top_1_accuracy": 0.25, "loss": math.inf}})
+        writer.write("train", {15: {"loss": math.nan, "learning_rate": 0.5}})
+    assert results([model_dir], "learning_rate", split="train") == [Result(model_dir, 15, 0.5)]
     with pytest.raises(UserError, match="got no evaluation whose loss is finite"):
         results([model_dir])

@@ -92,7 +92,7 @@ def test_every_program_says_how_it_is_compiled() -> None:
         for path in PACKAGE.rglob("*.py")
         if path.parts[-2] != "bench" and "jit(" in path.read_text()
         for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("jax.jit", "nnx.jit")
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "jax.jit"
         and "compiler_options" not in {keyword.arg for keyword in node.keywords}
     }  # fmt: skip
     assert silent == {

@@ -30,6 +30,7 @@ def test_output_that_is_not_utf8_costs_no_figures() -> None:
     assert child.run("a", python(code)) == {"a": 1}
 
 
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="no /proc, where processes are looked for")
 def test_what_a_program_started_ends_with_it() -> None:
     code = "import json, subprocess as s; print(json.dumps({'pid': s.Popen(['sleep', '600'], stdout=s.DEVNULL).pid}))"
     pid = child.run("a", python(code))["pid"]

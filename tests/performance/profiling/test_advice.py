@@ -88,6 +88,8 @@ def test_augmentation_that_weighs_is_named() -> None:
     assert options(stages=stages, data=data) == ["--randaug_num_layers=1"]
     assert options(stages=stages, data=dataclasses.replace(data, randaug_num_layers=1)) == ["--augment_name=null"]
     assert options(stages=(Stage("decode", 900), Stage("augment: randaugment", 100)), data=data) == []
+    assert options(stages=stages, data=DataConfig(augment_name="autoaugment")) == ["--augment_name=null"]
+    assert options(stages=stages, data=DataConfig(random_erasing=0.5)) == ["--random_erasing=0"]
 
 
 def test_basic_pipeline_gets_no_other_advice() -> None:
