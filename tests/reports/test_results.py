@@ -52,12 +52,13 @@ def test_evaluations_of_other_images_are_left_out_unless_there_are_no_others(tmp
     assert results([model_dir]) == [Result(model_dir, 8, 0.25)]
 
 
-@pytest.mark.parametrize("name", ["run", "eval"])
+@pytest.mark.parametrize("name", ["run", "eval", "checkpoints"])
 def test_folders_in_the_run_and_a_single_file_stand_for_it(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     model_dir = _run(tmp_path / name, {5: 0.125})
     eval_dir, checkpoints = f"{model_dir}/eval", f"{model_dir}/checkpoints"
     (file,) = Path(eval_dir).iterdir()
     Path(checkpoints).mkdir()
+    Path(model_dir, "config.json").touch()
     for path in (model_dir, eval_dir, eval_dir + "/", checkpoints, str(file)):
         assert [row[1:] for row in results([path])] == [(5, 0.125)]
     monkeypatch.chdir(eval_dir)

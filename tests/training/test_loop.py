@@ -29,7 +29,6 @@ from resnet_tpu.training.dry_run import dry_run
 from resnet_tpu.training.inference.evaluate import evaluate
 from resnet_tpu.training.inference.trained import load_trained
 from resnet_tpu.training.loop import train
-from resnet_tpu.training.loop_reports import check_names
 from resnet_tpu.training.maths.state import TrainState
 from tests.comparisons import arrays_of, rows_of
 
@@ -273,9 +272,14 @@ def test_weights_that_are_no_numbers_are_not_saved(tiny: Tiny, tmp_path: Path, c
         (("loss", "top_1_accuracy", "step"), "Metric of train_step: got step, expected none called step, split, time"),
     ],
 )
-def test_metrics_of_an_own_step_that_cannot_be_recorded_are_refused(names: tuple[str, ...], expected: str) -> None:
+def test_metrics_of_an_own_step_that_cannot_be_recorded_are_refused(
+    names: tuple[str, ...], expected: str, tiny: Tiny, tmp_path: Path
+) -> None:
+    def step(state: TrainState, _: DeviceBatch) -> tuple[TrainState, dict[str, jax.Array]]:
+        return dataclasses.replace(state, step=state.step + 1), dict.fromkeys(names, jnp.ones(()))
+
     with pytest.raises(UserError, match=expected):
-        check_names(dict.fromkeys(names, 1.0))
+        train(tiny(tmp_path), train_step=step)
 
 
 @pytest.mark.long

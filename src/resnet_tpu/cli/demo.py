@@ -55,7 +55,7 @@ def demo(given: Given) -> None:
     manifest = prepare(raw, data, PrepareOptions())
     make_console().print(render_report(manifest))
     if missing := [split for split in SPLITS if split not in manifest.splits]:
-        do = "Give more photos per class, and another output_dir."
+        do = "Give more photos per class, or folders for all splits, and another output_dir."
         raise UserError(f"Photos of {raw}", f"none for {', '.join(missing)}", "some for each split", do)
     log.info("2. train, recipe %s", recipe)
     config = find_recipe(recipe).replace(data_dir=data, model_dir=model)

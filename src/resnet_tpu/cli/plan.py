@@ -1,6 +1,7 @@
 """`resnet-tpu plan`."""
 
 import contextlib
+import logging
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -16,8 +17,12 @@ from resnet_tpu.options.fields import FilePath, option
 from resnet_tpu.reports.console import make_console
 
 if TYPE_CHECKING:
+    from resnet_tpu.options.config import Config
     from resnet_tpu.performance.plan.host import Host
     from resnet_tpu.performance.plan.plan import Plan
+
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -83,7 +88,7 @@ def plan(given: Given) -> None:
     options = given.fill(PlanOptions)
     storage.check_file(options.picture)
     os.environ["JAX_PLATFORMS"] = "cpu"  # leaves a TPU or GPU of this machine free for training
-    config = follow_start(configure(given.values), given.values)
+    config = configure(given.values)
 
     from resnet_tpu.performance.plan.compiler import compiler_of, warn_of_other_libtpu
     from resnet_tpu.performance.plan.plan import check_plan
@@ -103,6 +108,8 @@ def plan(given: Given) -> None:
         check_plan(config, found)
     if not all(found.is_gpu for found in slices):
         warn_of_other_libtpu()
+    if given.values.get("resnet_checkpoint"):
+        config = _with_network_of_weights(config, given)
     plans = [
         plan_run(
             config, found, price_per_chip_hour=price_of(prices, found.generation.name),
@@ -112,6 +119,14 @@ def plan(given: Given) -> None:
         for found in slices
     ]  # fmt: skip
     _show(plans, options)
+
+
+def _with_network_of_weights(config: "Config", given: Given) -> "Config":
+    try:
+        return follow_start(config, given.values)
+    except UserError as error:  # they may lie on the machine that the plan is for
+        log.warning("The network is that of the options, not that of the weights. %s", error)
+        return config
 
 
 def _host_of(options: PlanOptions) -> "Host | None":

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from resnet_tpu import storage
 from resnet_tpu.errors import UserError, nearest, visible
-from resnet_tpu.options.run_file import model_dir_of
+from resnet_tpu.options.run_file import CHECKPOINTS, CONFIG_FILE
 from resnet_tpu.reports.csv_text import to_csv
 from resnet_tpu.reports.events import read_events
 from resnet_tpu.reports.metrics import OTHER_IMAGES, MetricsSplit, read_metrics
@@ -123,8 +123,8 @@ def _of_own_images(rows: list[Result], run: str) -> list[Result]:
 
 def _run_of(folder: str) -> str:
     """The `model_dir` that the folder belongs to, if it is `eval` or `checkpoints` in one; else the folder itself."""
-    folder = model_dir_of(folder)
     path = storage.absolute(folder)
-    is_run = storage.exists(storage.join(path, "eval"))  # the model_dir itself may be called eval
-    is_eval = posixpath.basename(path) == "eval" and not is_run
-    return storage.parent_of(path) if is_eval else folder
+    parent, name = storage.parent_of(path), posixpath.basename(path)
+    is_run = storage.exists(storage.join(path, "eval"))  # the model_dir itself may have such a name
+    is_ours = name == CHECKPOINTS and storage.exists(storage.join(parent, CONFIG_FILE))
+    return parent if not is_run and (name == "eval" or is_ours) else folder

@@ -77,7 +77,8 @@ def train(
     on_step: called with the number of updates before a step and its `loss`, `top_1_accuracy` and `learning_rate`, for
     every step, in order, once it has ended on the devices; an exception that it raises ends the run.
     train_step: replaces the network's step, to train with another loss, or to measure everything around it. Its metrics
-    must include `loss` and `top_1_accuracy`; others are recorded too.
+    must include `loss` and `top_1_accuracy`; others are recorded too. A name that the run itself records, such as
+    `current_epoch`, is refused.
     """
     require_config(config)
     with hosts.connected(config.run):

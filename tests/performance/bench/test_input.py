@@ -135,13 +135,13 @@ def test_records_hold_the_photos_in_turn_shrunk_as_prepare_does(photos: Path, tm
     assert {header[:2] for header in headers} == {(30, 40)}
 
 
-@pytest.mark.parametrize(("content", "limits"), [(b"no image", None), (b"no image", Limits()), (None, Limits())])
-def test_a_damaged_photo_is_named(photos: Path, tmp_path: Path, content: bytes | None, limits: Limits | None) -> None:
+@pytest.mark.parametrize("content", [b"no image", None])
+def test_a_damaged_photo_is_named(photos: Path, tmp_path: Path, content: bytes | None) -> None:
     half = next(photos.rglob("*.jpg")).read_bytes()[:300]
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "z.JPG").write_bytes(content or half)
-    with pytest.raises(UserError, match=r"^Photos to measure with: got .*z\.JPG, expected a whole JPEG"):
-        write_records(find_jpegs(str(tmp_path / "photos")), tmp_path / "records", 8, limits)
+    with pytest.raises(UserError, match=r"^Photos to measure with: got .*z\.JPG, expected a whole image"):
+        write_records(find_jpegs(str(tmp_path / "photos")), tmp_path / "records", 8, Limits())
 
 
 def _task(records: Path, **changes: Any) -> Task:

@@ -169,6 +169,12 @@ def test_the_network_is_that_of_the_initial_weights(
     assert cli.main(["plan", "--topology=h200:8", "--init_from=w.safetensors", "--se_ratio=0.25"]) == 0
     assert "resnet_depth = 101" in capsys.readouterr().err
     model = planned.call_args.args[0].model
+    monkeypatch.undo()
+    monkeypatch.setattr("resnet_tpu.performance.plan.plan.plan", planned)
+    monkeypatch.setattr("resnet_tpu.performance.plan.compiler.compiler_of", lambda topology: "one")
+    assert cli.main(["plan", "--topology=h200:8", "--init_from=/there/w.safetensors"]) == 0
+    assert "The network is that of the options, not that of the weights. Weights" in capsys.readouterr().err
+    assert planned.call_args.args[0].model.resnet_depth == 50
     assert (model.resnet_depth, model.se_ratio) == (101, 0.25)
 
 

@@ -62,7 +62,7 @@ def test_what_an_earlier_run_took_stands_in_for_the_step(
         writer.write("train", {9: {"images_per_sec": 300.0, "input_wait_share": 0.25}, 10: {"loss": 1.0}})
     found = profile(capsys, f"--data_dir={records}", f"--model_dir={tmp_path}", "--nostep")
     assert found["figures"]["needed_speed"] == found["speed_of_run"] == pytest.approx(400)
-    assert found["needed_by"] == f"of the run in {tmp_path}"
+    assert found["needed_by"] == f"of the run in {tmp_path}, on all its hosts"
     assert profile(capsys, f"--data_dir={records}", "--nostep")["figures"]["needed_speed"] is None
 
 

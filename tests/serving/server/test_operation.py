@@ -98,6 +98,7 @@ def test_the_page_of_the_schema_needs_nothing_from_outside(client: httpx.Client)
     page = Outside()
     page.feed(answer.text)
     assert page.links
+    assert {link[1:] for link in page.links if link.startswith("#")} == set(re.findall(r' id="(\w+)"', answer.text))
     for link in page.links:
         assert client.get(f"/{link}").status_code == 200
     assert "default-src 'none'" in answer.headers["content-security-policy"]

@@ -86,7 +86,7 @@ def write_photos(where: str, folder: Path, count: int) -> None:
 def write_records(jpegs: Sequence[Jpeg], folder: Path, count: int, limits: Limits | None = None) -> None:
     """Writes `count` training records of the JPEGs, in turn, into the new `folder`.
 
-    limits: as those of `prepare`; None: the JPEGs are stored unchanged. Raises UserError for a file that is no JPEG.
+    limits: as those of `prepare`, whose refusals are UserErrors here; None: the JPEGs are stored unchanged.
     """
     folder.mkdir(parents=True)
     for shard in range(SHARDS):
@@ -94,10 +94,8 @@ def write_records(jpegs: Sequence[Jpeg], folder: Path, count: int, limits: Limit
             for jpeg in itertools.islice(itertools.cycle(jpegs), shard, count, SHARDS):
                 encoded = jpeg.read()
                 try:
-                    simplejpeg.decode_jpeg_header(encoded)
-                    if limits:
-                        encoded = clean_image(encoded, jpeg.name, limits).encoded
-                except (ValueError, BadImageError):
+                    encoded = clean_image(encoded, jpeg.name, limits).encoded if limits else encoded
+                except BadImageError:
                     do = "Remove it, or name another folder."
-                    raise UserError("Photos to measure with", jpeg.name, "a whole JPEG", do) from None
+                    raise UserError("Photos to measure with", jpeg.name, "a whole image", do) from None
                 writer.write(encode_example({"image/encoded": encoded, "image/class/label": 1}))

@@ -75,7 +75,9 @@ def bench_wait(where: str, config: Config, options: WaitBenchOptions, command: S
     # in a process of its own, because this one would keep the device from the others
     device = child.run("the device", child.command_of(__name__, "device", json.dumps(config.run.use_tpu)))
     count = config.run.num_cores or device["count"]
-    options = dataclasses.replace(options, batch_size=division.round_up(options.batch_size, count))
+    if options.batch_size % count:
+        options = dataclasses.replace(options, batch_size=division.round_up(options.batch_size, count))
+        log.info("Batches have %d images, a multiple of the %d devices.", options.batch_size, count)
     with tempfile.TemporaryDirectory() as folder:
         records = Path(folder, "records")
         write_photos(where, records, options.num_images)

@@ -13,9 +13,10 @@ from resnet_tpu.checkpoints import folders, reading
 from resnet_tpu.errors import UserError
 from resnet_tpu.options.config import Config
 from resnet_tpu.parallel import hosts, meshes
+from resnet_tpu.performance.dawnbench.options import read_job
 from resnet_tpu.reports.metrics import own_evaluations
 from resnet_tpu.training.inference.evaluate_run import evaluate_checkpoint
-from resnet_tpu.training.inference.trained import load_trained
+from resnet_tpu.training.inference.trained import Trained, load_trained
 from resnet_tpu.training.inference.waiting import Patience
 
 log = logging.getLogger(__name__)
@@ -64,15 +65,20 @@ def follow(config: Config, last_step: int, *, is_wanted: Callable[[], bool] = la
             patience.wait(functools.partial("a checkpoint after step {}, up to step {}".format, after, last_step))
             continue
         path = storage.join(folder, str(waiting[0]))
-        trained = load_trained(path, mesh)
-        of_job = trained.config.replace(data_dir=config.data.data_dir)  # early epochs have it from data_dir_small
-        metrics = evaluate_checkpoint(dataclasses.replace(trained, config=of_job), config)
-        rows[waiting[0]] = _row(config, path, metrics)
+        rows[waiting[0]] = _row(config, path, evaluate_checkpoint(_of_job(config, load_trained(path, mesh)), config))
         patience.begin()
         _write(config, rows)
     if is_late:
         log.info("No new checkpoint within %d s.", config.eval.eval_timeout)
     return _write(config, rows)
+
+
+def _of_job(config: Config, trained: Trained) -> Trained:
+    """The network as one of the job's own images, on which its early epochs are evaluated too."""
+    job = read_job(config.run.model_dir)
+    if not job or trained.config.data.data_dir != job.values.get("data_dir_small"):
+        return trained
+    return dataclasses.replace(trained, config=trained.config.replace(data_dir=config.data.data_dir))
 
 
 def _known_rows(config: Config, folder: str) -> dict[int, Row]:

@@ -28,7 +28,7 @@ class InputProfile:
     figures: InputFigures
     needed_by: str
     speed_of_run: float | None
-    """The speed of the step of the run in model_dir."""
+    """The speed of the step of the run in model_dir, on all its hosts."""
     advice: tuple[Advice, ...]
 
 
@@ -58,7 +58,8 @@ def profile_input(
         log.info("The training step, with data already on the device ...")
         needed_by, needed_speed = "measured here", measure_step(config, mesh, seconds=seconds)
     elif needed_speed is None:
-        needed_by, needed_speed = f"of the run in {config.run.model_dir}" if of_run else "not known", of_run
+        needed_by = f"of the run in {config.run.model_dir}, on all its hosts" if of_run else "not known"
+        needed_speed = of_run
     workers = num_workers(config.data)
     figures = InputFigures(
         speed=loader.images_per_sec,

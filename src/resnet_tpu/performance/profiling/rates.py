@@ -100,7 +100,7 @@ def measure_step(config: Config, mesh: Mesh, *, seconds: float) -> float:
 
 
 def speed_of_run(model_dir: str) -> float | None:
-    """The speed of the step of an earlier run in images/s, without waits for input; None without measurements."""
+    """The speed of an earlier run's step, in images/s of all its hosts, without waits for input; None if unknown."""
     rows = [row for row in read_metrics(model_dir) if row.get("images_per_sec") and row.get("input_wait_share", 1) < 1]
     speeds = [row["images_per_sec"] / (1 - row["input_wait_share"]) for row in rows]
     return statistics.median(speeds) if speeds else None

@@ -143,12 +143,14 @@ def _add_models(app: FastAPI, service: Service) -> None:
 
 
 def _add_operation(app: FastAPI, measured: Metrics, readiness: Readiness) -> None:
-    @app.get("/health", responses=openapi.answers("It answers.", "Health", 503, refused="Health"))
+    answers = openapi.answers("It answers.", "Health", 503, refused="Health")
+
+    @app.get("/health", responses=answers)
     async def health() -> Response:
         """200 when requests are welcome, 503 as soon as the server begins to stop."""
         return json_response({"live": True, "ready": readiness.is_ready}, 200 if readiness.is_ready else 503)
 
-    @app.get("/health/ready", responses=openapi.answers("It answers.", "Health", 503, refused="Health"))
+    @app.get("/health/ready", responses=answers)
     async def health_ready() -> Response:
         """The same, for load balancers."""
         return await health()

@@ -137,9 +137,10 @@ def docs_page(schema: Mapping[str, Any]) -> str:
         for method, route in methods.items():
             parts.append(f"<section><h2><code>{method.upper()} {html.escape(path)}</code></h2>")
             parts.append(f"<p>{html.escape(route['description'])}</p>")
-            parts.append(f"<p>{_bodies('Body', route.get('requestBody', {}))}</p>")
+            if "requestBody" in route:
+                parts.append(f"<p>{_bodies('Body', route['requestBody'])}</p>")
             for code, answer in sorted(route["responses"].items()):
-                body = _bodies("Answer", answer) if code == "200" else ""
+                body = _bodies("Answer", answer) if code in ("200", "default") else ""
                 parts.append(f"<p><b>{code}</b> {html.escape(answer['description'])} {body}</p>")
             parts.append("</section>")
     for name, body in schema["components"]["schemas"].items():
