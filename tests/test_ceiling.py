@@ -57,9 +57,9 @@ def test_skipped_decoding_draws_the_same_random_numbers(tmp_path: Path) -> None:
     draw_photos(tmp_path, 1, height=40, width=60)
     (photo,) = find_jpegs(str(tmp_path))
     out, (one, other) = np.zeros((32, 32, 3), np.uint8), (np.random.default_rng(5) for _ in range(2))
-    undecoded(photo(), 32, one, out)
+    undecoded(photo.read(), 32, one, out)
     assert not out.any()
-    train_image(photo(), 32, other, out)
+    train_image(photo.read(), 32, other, out)
     assert out.any()
     assert one.bit_generator.state == other.bit_generator.state
 
