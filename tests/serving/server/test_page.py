@@ -327,9 +327,8 @@ def test_on_a_phone_the_interface_is_not_wider_than_the_screen(visit: Callable[.
     seen = visit(phone=True)
     seen.page.get_by_role("link", name="How programs can use it").tap()
     expect(seen.page.get_by_role("heading", level=1)).to_have_text(re.compile("resnet_tpu"))
-    for block in seen.page.locator("summary").all():
-        block.tap()
-    expect(seen.page.locator("pre").last).to_be_visible()
+    seen.page.get_by_role("link", name="NamedClass").tap()
+    expect(seen.page.locator("#NamedClass pre")).to_be_in_viewport()
     assert seen.page.evaluate("() => document.documentElement.scrollWidth") == 360
 
 
